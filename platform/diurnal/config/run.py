@@ -1,0 +1,175 @@
+"""What a run is: data, model, optimizers, placement, workers, storage, tracking."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from diurnal.config.schema import Schema
+from diurnal.config.section import Count, Name, NotNegative, Positive, Section, broken_rule
+
+Placement = Literal["table_wise", "row_wise", "data_parallel"]
+
+
+class Data(Section):
+    """Where the days are, and how their rows become global batches."""
+
+    path: str
+    """Folder with `dt=YYYY-MM-DD[/hr=HH]/*.parquet`."""
+    schema_file: str
+    """The dataset's `schema.toml`."""
+    batch_rows: Count = 4096
+    """Rows of the global batch, over all ranks; the same at every world size."""
+    streams: Annotated[int, Field(ge=0)] = 0
+    """Lanes into which the rows are dealt; 0 means workers.max."""
+    order: Literal["file", "shuffled"] = "file"
+    """`file` keeps the log's order, as far as streams allow; `shuffled` orders row ranges and the rows of a read
+    by (seed, increment)."""
+    task_rows: Count = 65536
+    """Rows that one read task turns into finished batches: the unit of prefetching."""
+    read_cpus: Positive = 1.0
+    """CPUs per worker that read and encode, beside the worker's own."""
+
+
+class Model(Section):
+    """The DLRM. The bottom MLP ends in the tables' dim, which is added to `bottom` by itself."""
+
+    bottom: tuple[Count, ...] = (64,)
+    """Hidden widths of the bottom MLP, between the dense inputs and the tables' dim."""
+    over: tuple[Count, ...] = (64, 32)
+    """Hidden widths of the over arch, before the one logit."""
+    self_interaction: bool = False
+    """Whether a vector's dot product with itself is among the interactions."""
+    concat: Literal["dense", "all"] = "dense"
+    """What goes into the over arch beside the dot products: the dense vector, or all vectors."""
+    init_scale: Positive = 1.0
+    """Table values start uniform within +-init_scale / sqrt(rows)."""
+
+
+class SparseOptimizer(Section):
+    """Fused into the backward pass of the tables."""
+
+    kind: Literal["rowwise_adagrad", "adagrad", "sgd", "adam"] = "rowwise_adagrad"
+    lr: Positive = 0.05
+    eps: Positive = 1e-8
+
+
+class DenseOptimizer(Section):
+    kind: Literal["adagrad", "adam", "sgd"] = "adagrad"
+    lr: Positive = 0.01
+    eps: Positive = 1e-8
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    """Adam's decay rates."""
+    weight_decay: NotNegative = 0.0
+
+
+class Schedule(Section):
+    """A factor on both learning rates, over the steps of the whole lineage of versions."""
+
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """The factor rises linearly from 0 to 1 over so many steps: step s (from 0) uses s / warmup_steps."""
+
+
+class Optim(Section):
+    sparse: SparseOptimizer = SparseOptimizer()
+    dense: DenseOptimizer = DenseOptimizer()
+    schedule: Schedule = Schedule()
+    max_skipped_steps: Annotated[int, Field(ge=0)] = 10
+    """Steps of one increment that may be skipped because the loss was not finite; one more ends the run."""
+
+
+class Sharding(Section):
+    """Where tables live. What is not named here is chosen by the planner."""
+
+    placement: dict[Name, Placement] = {}
+    """Table name to placement."""
+    default: Placement | Literal["auto"] = "auto"
+    """Placement of every table that is not named."""
+
+
+class Workers(Section):
+    """Training workers, one rank each."""
+
+    max: Count = 1
+    """How many."""
+    cpus: Positive = 1.0
+    """CPUs that one worker reserves."""
+    gpus: Literal[0, 1] = 0
+    """GPUs that one worker reserves: NCCL with 1, gloo with 0."""
+    address: str = ""
+    """Ray cluster; a local one is started when empty."""
+    threads: Annotated[int, Field(ge=0)] = 1
+    """Threads of torch in one worker; 0 leaves it to torch."""
+
+
+class Checkpoint(Section):
+    reset_optimizer: bool = False
+    """Start the optimizers anew although the parent has their state."""
+
+
+class Tracking(Section):
+    enabled: bool = True
+    uri: str = ""
+    """MLflow tracking URI; a SQLite file in `storage` when empty."""
+    experiment: str = ""
+    """MLflow experiment; the run's name, when empty."""
+    every_steps: Count = 20
+    """Steps between two points of the curves."""
+    timeout_s: Positive = 30.0
+    """How long the end of a run waits for the tracking store before it drops what is left."""
+
+
+class Metrics(Section):
+    auc_bins: Annotated[int, Field(ge=1024, le=2**20)] = 65536
+    """Bins of the histogram that AUC is computed from; its error bound is reported with it."""
+
+
+class Config(Section):
+    """One run, whole: what is given, what is defaulted, and the dataset's schema."""
+
+    name: Name
+    """The model's name: folder of its versions, MLflow experiment, lease."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    storage: str = "build/storage"
+    """Folder of all versions: `<storage>/<name>/versions/<number>/`."""
+    data: Data
+    model: Model = Model()
+    optim: Optim = Optim()
+    sharding: Sharding = Sharding()
+    workers: Workers = Workers()
+    checkpoint: Checkpoint = Checkpoint()
+    tracking: Tracking = Tracking()
+    metrics: Metrics = Metrics()
+    dataset: Schema
+    """The content of `data.schema_file`."""
+
+    @property
+    def num_streams(self) -> int:
+        return self.data.streams or self.workers.max
+
+    @model_validator(mode="after")
+    def _batch_is_dealt_evenly_into_streams(self) -> Config:
+        if self.data.batch_rows % self.num_streams:
+            rows, lanes = self.data.batch_rows, self.num_streams
+            rule = f"the global batch is a multiple of the {lanes} streams"
+            fix = f"use {max(lanes, rows - rows % lanes)}, or set data.streams"
+            raise broken_rule(rows, rule, fix, "data", "batch_rows")
+        return self
+
+    @model_validator(mode="after")
+    def _placement_names_tables(self) -> Config:
+        known = {t.name for t in self.dataset.tables}
+        for name in self.sharding.placement:
+            if name not in known:
+                rule = f"a table of the schema: {', '.join(sorted(known))}"
+                raise broken_rule(name, rule, "correct the name", "sharding", "placement", name)
+        return self
+
+    @model_validator(mode="after")
+    def _sparse_optimizer_has_a_kernel(self) -> Config:
+        if self.optim.sparse.kind == "adam":
+            rule = "one of rowwise_adagrad, adagrad, sgd: the fused Adam kernel does not exist on CPU"
+            fix = "use rowwise_adagrad"
+            raise broken_rule("adam", rule, fix, "optim", "sparse", "kind")
+        return self
