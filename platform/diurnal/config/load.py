@@ -137,15 +137,37 @@ def _note_origins(value: Any, path: Path_, origin: str, origins: dict[Path_, str
 
 
 def _check(model: type[BaseModel], raw: dict[str, Any], origins: Mapping[Path_, str]) -> list[Fault]:
-    try:
-        text = json.dumps(raw)
-    except TypeError:
-        return [Fault(_where(p, origins), repr(v), "no dates", "quote it") for p, v in _not_json(raw)]
-    try:
-        model.model_validate_json(text)
-    except ValidationError as error:
-        return [_fault(model, details, origins) for details in error.errors(include_url=False)]
-    return []
+    """All faults: rules between sections run on sound sections alone, so what is faulty is taken out and the rest
+    looked at again."""
+    not_json = _not_json(raw)
+    if not_json:
+        return [Fault(_where(path, origins), repr(value), "not a date", "quote it") for path, value in not_json]
+    found: dict[Path_, Fault] = {}
+    remaining = json.loads(json.dumps(raw))
+    sections: set[str | int] = set()
+    while True:
+        try:
+            model.model_validate_json(json.dumps(remaining))
+            break
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+        new = {path: fault for d in details for path, fault in _faults(model, d, origins)}
+        new = {path: fault for path, fault in new.items() if path not in found and path[0] not in sections}
+        found |= new
+        removed = [path for path in new if _remove(remaining, path)]
+        sections |= {path[0] for path in new}
+        if not removed:
+            break
+    return list(found.values())
+
+
+def _remove(raw: Any, path: Path_) -> bool:
+    for part in path[:-1]:
+        try:
+            raw = raw[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return isinstance(raw, dict) and raw.pop(path[-1], None) is not None
 
 
 def _not_json(value: Any, path: Path_ = ()) -> list[tuple[Path_, Any]]:
@@ -169,22 +191,33 @@ def _where(path: Path_, origins: Mapping[Path_, str]) -> str:
     return f"{origin}: {text}" if origin and text else text or origin
 
 
-def _fault(model: type[BaseModel], error: ErrorDetails, origins: Mapping[Path_, str]) -> Fault:
+def _faults(
+    model: type[BaseModel], error: ErrorDetails, origins: Mapping[Path_, str]
+) -> list[tuple[Path_, Fault]]:
     path: Path_ = error["loc"]
     kind, context = error["type"], error.get("ctx", {})
-    if kind == "broken_rule":
-        return Fault(_where((*path, *context["where"]), origins), context["found"], context["rule"], context["fix"])
+    if kind == "broken_rules":
+        return [
+            ((*path, *b.where), Fault(_where((*path, *b.where), origins), _short(b.found), b.rule, b.fix))
+            for b in context["broken"]
+        ]
+    return [(path, _field_fault(model, error, origins))]
+
+
+def _field_fault(model: type[BaseModel], error: ErrorDetails, origins: Mapping[Path_, str]) -> Fault:
+    path: Path_ = error["loc"]
+    kind, where = error["type"], _where(path, origins)
     if kind == "missing":
-        return Fault(_where(path, origins), "nothing", "required", f"add {path[-1]} = ...")
+        return Fault(where, "nothing", "required", f"add {path[-1]} = ...")
     if kind == "extra_forbidden":
         names = _siblings(model, path)
         close = difflib.get_close_matches(str(path[-1]), names, n=1)
         fix = f"did you mean {close[0]}?" if close else "remove it"
-        return Fault(_where(path, origins), _short(error["input"]), f"one of: {', '.join(names)}", fix)
-    rule = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        return Fault(where, _short(error["input"]), f"one of: {', '.join(names)}", fix)
+    must = error["msg"].removeprefix("Input should be ")
     fixes = {"int_type": "write a whole number", "float_type": "write a number", "string_type": "put it in quotes"}
     fix = fixes.get(kind) or ("choose one of them" if kind == "literal_error" else "change the value")
-    return Fault(_where(path, origins), _short(error["input"]), rule, fix)
+    return Fault(where, _short(error["input"]), must, fix)
 
 
 def _siblings(model: type[BaseModel], path: Path_) -> list[str]:

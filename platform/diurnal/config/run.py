@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from diurnal.config.schema import Schema
-from diurnal.config.section import Count, Name, NotNegative, Positive, Section, broken_rule
+from diurnal.config.section import Broken, Count, Name, NotNegative, Positive, Section, rule
 
 Placement = Literal["table_wise", "row_wise", "data_parallel"]
 
@@ -53,6 +54,12 @@ class SparseOptimizer(Section):
     kind: Literal["rowwise_adagrad", "adagrad", "sgd", "adam"] = "rowwise_adagrad"
     lr: Positive = 0.05
     eps: Positive = 1e-8
+
+    @rule
+    def _the_fused_kernel_exists(self) -> Iterator[Broken]:
+        if self.kind == "adam":
+            must = "rowwise_adagrad, adagrad or sgd: the library has no fused Adam kernel for CPU"
+            yield Broken(self.kind, must, "use rowwise_adagrad", ("kind",))
 
 
 class DenseOptimizer(Section):
@@ -148,28 +155,18 @@ class Config(Section):
     def num_streams(self) -> int:
         return self.data.streams or self.workers.max
 
-    @model_validator(mode="after")
-    def _batch_is_dealt_evenly_into_streams(self) -> Config:
+    @rule
+    def _batch_is_dealt_evenly_into_streams(self) -> Iterator[Broken]:
         if self.data.batch_rows % self.num_streams:
             rows, lanes = self.data.batch_rows, self.num_streams
-            rule = f"the global batch is a multiple of the {lanes} streams"
+            must = f"the global batch is a multiple of the {lanes} streams"
             fix = f"use {max(lanes, rows - rows % lanes)}, or set data.streams"
-            raise broken_rule(rows, rule, fix, "data", "batch_rows")
-        return self
+            yield Broken(rows, must, fix, ("data", "batch_rows"))
 
-    @model_validator(mode="after")
-    def _placement_names_tables(self) -> Config:
+    @rule
+    def _placement_names_tables(self) -> Iterator[Broken]:
         known = {t.name for t in self.dataset.tables}
         for name in self.sharding.placement:
             if name not in known:
-                rule = f"a table of the schema: {', '.join(sorted(known))}"
-                raise broken_rule(name, rule, "correct the name", "sharding", "placement", name)
-        return self
-
-    @model_validator(mode="after")
-    def _sparse_optimizer_has_a_kernel(self) -> Config:
-        if self.optim.sparse.kind == "adam":
-            rule = "one of rowwise_adagrad, adagrad, sgd: the fused Adam kernel does not exist on CPU"
-            fix = "use rowwise_adagrad"
-            raise broken_rule("adam", rule, fix, "optim", "sparse", "kind")
-        return self
+                must = f"a table of the schema: {', '.join(sorted(known))}"
+                yield Broken(name, must, "correct the name", ("sharding", "placement", name))

@@ -6,11 +6,12 @@ version, so that no type is ever taken from whichever file was opened first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from diurnal.config.section import Count, Finite, Name, NotNegative, Section, broken_rule
+from diurnal.config.section import Broken, Count, Finite, Name, NotNegative, Section, rule
 
 HASH_NAME = "diurnal-mix64-v1"
 """Name of the id hash; it is part of every version's manifest and never changes its meaning."""
@@ -49,20 +50,18 @@ class Dense(Section):
     def source(self) -> str:
         return self.column or self.name
 
-    @model_validator(mode="after")
-    def _clip_is_an_interval(self) -> Dense:
+    @rule
+    def _clip_is_an_interval(self) -> Iterator[Broken]:
         if self.clip is not None and self.clip[0] >= self.clip[1]:
-            raise broken_rule(self.clip, "clip is [low, high] with low < high", "order the two numbers", "clip")
-        return self
+            yield Broken(self.clip, "clip is [low, high] with low < high", "order the two numbers", ("clip",))
 
-    @model_validator(mode="after")
-    def _fill_lies_in_the_domain(self) -> Dense:
+    @rule
+    def _fill_lies_in_the_domain(self) -> Iterator[Broken]:
         value = self.fill if self.clip is None else min(max(self.fill, self.clip[0]), self.clip[1])
         lowest = {"none": None, "log1p": -1.0, "sqrt": 0.0}[self.transform]
         if lowest is not None and (value < lowest or (self.transform == "log1p" and value == lowest)):
-            rule = f"{self.transform} of the fill value must be finite"
-            raise broken_rule(self.fill, rule, "set fill = 0.0", "fill")
-        return self
+            must = f"{self.transform} of the fill value must be finite"
+            yield Broken(self.fill, must, "set fill = 0.0", ("fill",))
 
 
 class Sparse(Section):
@@ -83,7 +82,7 @@ class Sparse(Section):
     """`hash`: our seeded hash onto the table's rows; `identity`: the id is the row, an id beyond the table is
     unknown; `bucketize`: the number of `boundaries` that are not greater than the value."""
     boundaries: tuple[Finite, ...] = ()
-    table: Name = ""
+    table: str = ""
     """Table that is looked up; the feature's name, when empty. Several features may share one."""
     max_length: Count | None = None
     """Ids kept per row, the first ones; more are dropped and counted."""
@@ -99,23 +98,21 @@ class Sparse(Section):
     def table_name(self) -> str:
         return self.table or self.name
 
-    @model_validator(mode="after")
-    def _mapping_fits_the_type(self) -> Sparse:
+    @rule
+    def _mapping_fits_the_type(self) -> Iterator[Broken]:
         fits = {"hash": ("int64", "uint64", "string"), "identity": ("int64", "uint64"), "bucketize": ("float",)}
         if self.type not in fits[self.mapping]:
-            rule = f"mapping {self.mapping} takes {' or '.join(fits[self.mapping])}"
-            raise broken_rule(self.type, rule, "change type or mapping", "type")
-        return self
+            must = f"mapping {self.mapping} takes {' or '.join(fits[self.mapping])}"
+            yield Broken(self.type, must, "change type or mapping", ("type",))
 
-    @model_validator(mode="after")
-    def _boundaries_are_ascending_and_for_bucketize(self) -> Sparse:
+    @rule
+    def _boundaries_are_ascending_and_for_bucketize(self) -> Iterator[Broken]:
         ascending = all(a < b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False))
         if (self.mapping == "bucketize") != bool(self.boundaries) or not ascending:
-            rule = "boundaries ascend strictly, and belong to mapping = \"bucketize\" alone"
-            raise broken_rule(list(self.boundaries), rule, "sort them, or remove one of the two", "boundaries")
+            must = "boundaries ascend strictly, and belong to mapping = \"bucketize\" alone"
+            yield Broken(list(self.boundaries), must, "sort them, or remove one of the two", ("boundaries",))
         if self.mapping == "bucketize" and self.many:
-            raise broken_rule(True, "a bucketized column has one value per row", "set many = false", "many")
-        return self
+            yield Broken(True, "a bucketized column has one value per row", "set many = false", ("many",))
 
 
 class Table(Section):
@@ -160,61 +157,57 @@ class Schema(Section):
     tables: tuple[Table, ...] = ()
 
     def table(self, name: str) -> Table:
-        return next(t for t in self.tables if t.name == name)
+        return {t.name: t for t in self.tables}[name]
 
     def table_features(self, name: str) -> tuple[Sparse, ...]:
         return tuple(f for f in self.sparse if f.table_name == name)
 
-    @model_validator(mode="after")
-    def _there_is_something_to_learn_from(self) -> Schema:
+    @rule
+    def _there_is_something_to_learn_from(self) -> Iterator[Broken]:
         if not self.sparse:
-            raise broken_rule([], "a DLRM needs one sparse feature or more", "add a [[sparse]] entry", "sparse")
+            yield Broken([], "a DLRM needs one sparse feature or more", "add a [[sparse]] entry", ("sparse",))
         if not self.dense:
-            raise broken_rule([], "a DLRM needs one dense feature or more", "add a [[dense]] entry", "dense")
-        return self
+            yield Broken([], "a DLRM needs one dense feature or more", "add a [[dense]] entry", ("dense",))
 
-    @model_validator(mode="after")
-    def _names_are_unique(self) -> Schema:
+    @rule
+    def _names_are_unique(self) -> Iterator[Broken]:
         for kind, entries in (("dense", self.dense), ("sparse", self.sparse), ("tables", self.tables)):
             seen: set[str] = set()
             for index, entry in enumerate(entries):
                 if entry.name in seen:
-                    rule = f"each name appears once among {kind}"
-                    raise broken_rule(entry.name, rule, "rename one of them", kind, index, "name")
+                    must = f"each name appears once among {kind}"
+                    yield Broken(entry.name, must, "rename one of them", (kind, index, "name"))
                 seen.add(entry.name)
-        return self
 
-    @model_validator(mode="after")
-    def _no_input_is_the_label(self) -> Schema:
+    @rule
+    def _no_input_is_the_label(self) -> Iterator[Broken]:
         for kind, entries in (("dense", self.dense), ("sparse", self.sparse)):
             for index, entry in enumerate(entries):
                 if entry.source == self.label.column:
-                    rule = "the label is not an input: it is known only after the outcome"
-                    raise broken_rule(entry.source, rule, "remove this feature", kind, index, "column")
-        return self
+                    must = "the label is not an input: it is known only after the outcome"
+                    yield Broken(entry.source, must, "remove this feature", (kind, index, "column"))
 
-    @model_validator(mode="after")
-    def _features_and_tables_belong_together(self) -> Schema:
+    @rule
+    def _features_and_tables_belong_together(self) -> Iterator[Broken]:
         names = {t.name for t in self.tables}
         for index, feature in enumerate(self.sparse):
             if feature.table_name not in names:
-                rule = f"the table is declared; declared are {', '.join(sorted(names)) or 'none'}"
-                raise broken_rule(feature.table_name, rule, "add a [[tables]] entry", "sparse", index, "table")
+                must = f"the table is declared; declared are {', '.join(sorted(names)) or 'none'}"
+                yield Broken(feature.table_name, must, "add a [[tables]] entry", ("sparse", index, "table"))
+                continue
             table = self.table(feature.table_name)
             if feature.mapping == "bucketize" and table.rows < len(feature.boundaries) + 1:
-                rule = f"the table has a row for each of the {len(feature.boundaries) + 1} buckets"
-                raise broken_rule(table.rows, rule, f"set rows of table {table.name} to that number", "tables")
+                must = f"the table has a row for each of the {len(feature.boundaries) + 1} buckets"
+                yield Broken(table.rows, must, f"set rows of table {table.name} to that number", ("tables",))
         used = {f.table_name for f in self.sparse}
         for index, table in enumerate(self.tables):
             if table.name not in used:
-                rule = "a feature looks the table up"
-                raise broken_rule(table.name, rule, "remove the table, or name it in a feature", "tables", index)
-        return self
+                must = "a feature looks the table up"
+                yield Broken(table.name, must, "remove the table, or name it in a feature", ("tables", index))
 
-    @model_validator(mode="after")
-    def _tables_have_one_width(self) -> Schema:
+    @rule
+    def _tables_have_one_width(self) -> Iterator[Broken]:
         widths = {t.dim for t in self.tables}
         if len(widths) > 1:
-            rule = "all tables have one dim, since the interaction takes dot products between them"
-            raise broken_rule(sorted(widths), rule, "give all tables the same dim", "tables")
-        return self
+            must = "all tables have one dim, since the interaction takes dot products between them"
+            yield Broken(sorted(widths), must, "give all tables the same dim", ("tables",))
