@@ -39,16 +39,20 @@ def load_config(files: Iterable[str | Path], overrides: Iterable[str] = ()) -> C
         _merge(merged, _read_override(text, faults), "--set", origins)
     if faults:
         raise ConfigError(faults)
-    data = merged.get("data")
-    schema_file = data.get("schema_file") if isinstance(data, dict) else None
     if "dataset" in merged:
         fix = "put it into the file that data.schema_file names"
-        faults.append(Fault(_where(("dataset",), origins), "a table", "the schema has a file of its own", fix))
+        faults.append(Fault(f"{origins['dataset',]}: dataset", "a table", "the schema has a file of its own", fix))
+    data = merged.get("data")
+    schema_file = data.get("schema_file") if isinstance(data, dict) else None
     if isinstance(schema_file, str):
-        schema = _read_toml(schema_file, _where(("data", "schema_file"), origins), faults)
-        merged["dataset"] = schema
-        _note_origins(schema, ("dataset",), schema_file, origins)
-    faults += [f for f in _check(Config, merged, origins) if schema_file is None or not _is_echo(f)]
+        num_before = len(faults)
+        merged["dataset"] = _read_toml(schema_file, _where(("data", "schema_file"), origins), faults)
+        _note_origins(merged["dataset"], ("dataset",), schema_file, origins)
+        is_read = len(faults) == num_before
+    else:
+        is_read = False
+    checked = _check(Config, merged, origins)
+    faults += [fault for path, fault in checked.items() if is_read or path[0] != "dataset"]
     if faults:
         raise ConfigError(faults)
     return _with_absolute_paths(Config.model_validate_json(json.dumps(merged)))
@@ -65,7 +69,7 @@ def load_schema(file: str | Path) -> Schema:
     origins: dict[Path_, str] = {}
     _note_origins(raw, (), str(file), origins)
     if not faults:
-        faults = _check(Schema, raw, origins)
+        faults = list(_check(Schema, raw, origins).values())
     if faults:
         raise ConfigError(faults)
     return Schema.model_validate_json(json.dumps(raw))
@@ -78,11 +82,6 @@ def resolved_json(config: Config) -> str:
 
 def from_resolved(text: str) -> Config:
     return Config.model_validate_json(text)
-
-
-def _is_echo(fault: Fault) -> bool:
-    """A schema that could not be read was reported already; that `dataset` is then missing says nothing more."""
-    return fault.where.endswith("dataset") and fault.found == "nothing"
 
 
 def _read_toml(file: str | Path, where: str, faults: list[Fault]) -> dict[str, Any]:
@@ -136,12 +135,12 @@ def _note_origins(value: Any, path: Path_, origin: str, origins: dict[Path_, str
         _note_origins(child, (*path, key), origin, origins)
 
 
-def _check(model: type[BaseModel], raw: dict[str, Any], origins: Mapping[Path_, str]) -> list[Fault]:
-    """All faults: rules between sections run on sound sections alone, so what is faulty is taken out and the rest
+def _check(model: type[BaseModel], raw: dict[str, Any], origins: Mapping[Path_, str]) -> dict[Path_, Fault]:
+    """All faults, by path: rules between sections run on sound sections alone, so what is faulty is taken out and the rest
     looked at again."""
     not_json = _not_json(raw)
     if not_json:
-        return [Fault(_where(path, origins), repr(value), "not a date", "quote it") for path, value in not_json]
+        return {path: Fault(_where(path, origins), repr(value), "not a date", "quote it") for path, value in not_json}
     found: dict[Path_, Fault] = {}
     remaining = json.loads(json.dumps(raw))
     sections: set[str | int] = set()
@@ -158,7 +157,7 @@ def _check(model: type[BaseModel], raw: dict[str, Any], origins: Mapping[Path_, 
         sections |= {path[0] for path in new}
         if not removed:
             break
-    return list(found.values())
+    return found
 
 
 def _remove(raw: Any, path: Path_) -> bool:
@@ -214,7 +213,7 @@ def _field_fault(model: type[BaseModel], error: ErrorDetails, origins: Mapping[P
         close = difflib.get_close_matches(str(path[-1]), names, n=1)
         fix = f"did you mean {close[0]}?" if close else "remove it"
         return Fault(where, _short(error["input"]), f"one of: {', '.join(names)}", fix)
-    must = error["msg"].removeprefix("Input should be ")
+    must = error["msg"].removeprefix("Input should be ").replace("an object", "a table")
     fixes = {"int_type": "write a whole number", "float_type": "write a number", "string_type": "put it in quotes"}
     fix = fixes.get(kind) or ("choose one of them" if kind == "literal_error" else "change the value")
     return Fault(where, _short(error["input"]), must, fix)
