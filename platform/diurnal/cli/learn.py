@@ -1,0 +1,35 @@
+"""Commands that start workers: train, evaluate."""
+
+from __future__ import annotations
+
+import click
+
+from diurnal.cli.options import config_options, print_json
+
+
+@click.command()
+@click.option("--day", metavar="DAY", required=True, help="First day, YYYY-MM-DD, or hour, YYYY-MM-DDTHH.")
+@click.option("--to", metavar="DAY", help="Last day or hour; the first one, when left out.")
+@config_options
+def train(day: str, to: str | None, files: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> None:
+    """One increment or a run of them, each scored by the version before it, then learned and committed; no gate."""
+    from diurnal.config import load_config
+    from diurnal.train.run import train as run
+
+    result = run(load_config(files, overrides), day, to)
+    if as_json:
+        print_json(result.to_dict())
+
+
+@click.command()
+@click.option("--version", "number", type=int, required=True, help="Number of a committed version.")
+@click.option("--day", metavar="DAY", required=True, help="Day, YYYY-MM-DD, or hour, YYYY-MM-DDTHH.")
+@config_options
+def evaluate(number: int, day: str, files: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> None:
+    """A frozen version scores an increment; nothing is learned, nothing is written."""
+    from diurnal.config import load_config
+    from diurnal.train.run import evaluate as run
+
+    result = run(load_config(files, overrides), number, day)
+    if as_json:
+        print_json(result.to_dict())

@@ -1,0 +1,1 @@
+"""Torch modules and optimizers of a DLRM that know nothing of ranks."""

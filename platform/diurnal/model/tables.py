@@ -1,0 +1,71 @@
+"""Embedding tables: how TorchRec is told about them, and the values that their rows start with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import nn
+from torchrec import EmbeddingBagConfig, PoolingType
+
+from diurnal.config.schema import Schema, Table
+from diurnal.errors import ConfigError, Fault
+from diurnal.model.seeding import WORDS_PER_COUNT, philox, random_words
+
+_POOLING = {"sum": PoolingType.SUM, "mean": PoolingType.MEAN}
+DIM_MULTIPLE = 4
+_CHUNK_WORDS = 1 << 16
+
+
+def embedding_bag_configs(schema: Schema) -> list[EmbeddingBagConfig]:
+    """One float32 table each, in the schema's order; a table's features in the order of `schema.sparse`.
+
+    Raises:
+        ConfigError: with every table that torch or FBGEMM cannot take.
+    """
+    faults = [fault for table in schema.tables for fault in _table_faults(table)]
+    if faults:
+        raise ConfigError(faults)
+    return [
+        EmbeddingBagConfig(
+            name=table.name,
+            num_embeddings=table.rows,
+            embedding_dim=table.dim,
+            feature_names=[feature.name for feature in schema.table_features(table.name)],
+            pooling=_POOLING[table.pooling],
+        )
+        for table in schema.tables
+    ]
+
+
+def _table_faults(table: Table) -> Iterator[Fault]:
+    if "." in table.name or hasattr(nn.ModuleDict(), table.name):
+        rule = "a table becomes a torch submodule: no dot in its name, and no name that torch modules use themselves"
+        fix = f'call the table "{table.name.replace(".", "_")}_table", and name it in `table` of its features'
+        yield Fault(f"tables: {table.name}", table.name, rule, fix)
+    if table.dim % DIM_MULTIPLE:
+        rule = f"dim is a multiple of {DIM_MULTIPLE}, as FBGEMM's kernels read rows in groups"
+        fix = f"use {-(-table.dim // DIM_MULTIPLE) * DIM_MULTIPLE}"
+        yield Fault(f"tables: {table.name}: dim", str(table.dim), rule, fix)
+
+
+def initial_rows(seed: int, table: Table, start: int, stop: int, init_scale: float) -> torch.Tensor:
+    """The starting values of rows `start` to `stop` of a table: (stop - start, dim) float32 on the CPU.
+
+    Uniform within +-init_scale / sqrt(rows). Each value depends on (seed, table name, row, column) and that bound
+    alone, so that a table starts the same under every sharding plan and world size, and no two shards are alike.
+    """
+    assert 0 <= start <= stop <= table.rows, (start, stop, table.rows)
+    counts = -(-table.dim // WORDS_PER_COUNT)
+    words = counts * WORDS_PER_COUNT
+    unit = np.float32(init_scale / math.sqrt(table.rows) / 2**31)
+    values = np.empty((stop - start, table.dim), dtype=np.float32)
+    step = max(1, _CHUNK_WORDS // words)
+    for first in range(start, stop, step):
+        chunk = values[first - start : first - start + step]
+        bits = random_words(philox(seed, f"tables/{table.name}", first * counts), len(chunk) * words)
+        chunk[...] = bits.view("<i4").reshape(len(chunk), words)[:, : table.dim]
+        chunk *= unit
+    return torch.from_numpy(values)

@@ -1,0 +1,1 @@
+"""Fits: a sequence of increments on Ray Train workers, each scored, learned and committed."""

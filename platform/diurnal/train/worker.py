@@ -1,0 +1,38 @@
+"""What each Ray Train worker runs. Heavy imports come after the versions were compared."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import ray.train
+
+from diurnal.errors import Fault, StackError
+from diurnal.stack import library_versions
+from diurnal.train.spec import Spec
+
+
+def work(task: dict[str, Any]) -> None:
+    """Fits or scores all increments of `task["spec"]`."""
+    entered_s = time.time()
+    spec: Spec = task["spec"]
+    _refuse_mixed_versions(spec.versions)
+    from diurnal.train.sequence import Sequence
+
+    rank = ray.train.get_context().get_world_rank()
+    sequence = Sequence(spec, rank, ray.train.get_context().get_world_size(), entered_s, imported_s=time.time())
+    if spec.mode == "evaluate":
+        sequence.evaluate()
+    else:
+        sequence.train()
+
+
+def _refuse_mixed_versions(driver: dict[str, str]) -> None:
+    here = library_versions()
+    faults = [
+        Fault(f"worker: {name}", here.get(name, "not installed"), f"the driver's version, {version}", "use one image")
+        for name, version in driver.items()
+        if here.get(name) != version
+    ]
+    if faults:
+        raise StackError(faults)

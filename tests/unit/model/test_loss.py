@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from diurnal.model.loss import weighted_bce
+
+
+def test_it_is_the_weighted_sum_of_log_losses() -> None:
+    logits, labels, weights = torch.tensor([0.3, -2.0, 1.5]), torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 2, 0.5])
+    expected = sum(
+        w * -math.log(1 / (1 + math.exp(-z)) if y else 1 - 1 / (1 + math.exp(-z)))
+        for z, y, w in zip(logits.tolist(), labels.tolist(), weights.tolist(), strict=True)
+    )
+    assert weighted_bce(logits, labels, weights).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_it_is_exact_where_a_probability_would_be_0_or_1() -> None:
+    logits = torch.tensor([200.0, -200.0])
+    assert weighted_bce(logits, torch.tensor([0.0, 1.0]), torch.ones(2)).item() == 400.0
+
+
+def test_padding_adds_nothing_to_loss_and_gradient() -> None:
+    logits = torch.tensor([0.5, 3.0, -4.0], requires_grad=True)
+    weights = torch.tensor([1.0, 0.0, 0.0])
+    weighted_bce(logits, torch.tensor([1.0, 0.0, 1.0]), weights).backward()
+    assert logits.grad is not None
+    assert logits.grad[1:].tolist() == [0.0, 0.0]
+
+
+def test_no_rows_lose_nothing() -> None:
+    assert weighted_bce(torch.zeros(0), torch.zeros(0), torch.zeros(0)).item() == 0.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("label", [0.0, 1.0])
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_a_logit_that_is_not_finite_shows_whatever_it_weighs(bad: float, label: float, weight: float) -> None:
+    """With weight 0 its gradient would still be 0 * nan somewhere below (facebookresearch/dlrm#363)."""
+    loss = weighted_bce(torch.tensor([0.1, bad]), torch.tensor([1.0, label]), torch.tensor([1.0, weight]))
+    assert not math.isfinite(loss.item())
