@@ -1,0 +1,1 @@
+"""A day of Parquet becomes batches: partitions, streams, encode, reader; only `batch` imports torch."""

@@ -1,0 +1,94 @@
+"""A finished local batch as tensors: the one file of this room that imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from diurnal.data.packed import PackedBatch
+
+
+@dataclass
+class Batch:
+    """B rows of one rank and step; B is the same on every rank and in every step of an increment.
+
+    The first `num_rows` rows are real, the others padding: weight 0, label 0, no ids, row index -1.
+    """
+
+    dense: torch.Tensor
+    """(B, num_dense) float32."""
+    sparse: KeyedJaggedTensor
+    """Keys are the names of `schema.sparse`, in that order; int64 values (table rows), int32 lengths, stride B."""
+    labels: torch.Tensor
+    """(B,) float32: 0 or 1."""
+    weights: torch.Tensor
+    """(B,) float32; 0 in padding, and in no real row unless the dataset says so."""
+    row_index: torch.Tensor
+    """(B,) int64 position in the increment, in file order; -1 in padding."""
+    step: int
+    """Global step within the increment, from 0."""
+    num_rows: int
+    """Real rows, 0 to B."""
+    counts: np.ndarray
+    """int64, in the order of `encode.count_names(schema)`: what encoding these rows came across."""
+    watermark_us: int | None = None
+    """Newest event time of the real rows, microseconds since 1970 UTC; None without rows or event times."""
+
+    @property
+    def batch_rows(self) -> int:
+        return self.labels.shape[0]
+
+    @staticmethod
+    def from_packed(packed: PackedBatch, keys: Sequence[str]) -> Batch:
+        """Copies once, so that the tensors own writable memory and shared memory is free again."""
+        return Batch(
+            dense=_tensor(packed.dense),
+            sparse=KeyedJaggedTensor(
+                keys=list(keys),
+                values=_tensor(packed.values),
+                lengths=_tensor(packed.lengths).view(-1),
+                stride=len(packed.labels),
+            ),
+            labels=_tensor(packed.labels),
+            weights=_tensor(packed.weights),
+            row_index=_tensor(packed.row_index),
+            step=packed.step,
+            num_rows=packed.num_rows,
+            counts=packed.counts.copy(),
+            watermark_us=packed.watermark_us,
+        )
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        device = torch.device(device)
+        return replace(
+            self,
+            dense=self.dense.to(device, non_blocking=non_blocking),
+            sparse=self.sparse.to(device, non_blocking=non_blocking),
+            labels=self.labels.to(device, non_blocking=non_blocking),
+            weights=self.weights.to(device, non_blocking=non_blocking),
+            row_index=self.row_index.to(device, non_blocking=non_blocking),
+        )
+
+    def pin_memory(self) -> Batch:
+        return replace(
+            self,
+            dense=self.dense.pin_memory(),
+            sparse=self.sparse.pin_memory(),
+            labels=self.labels.pin_memory(),
+            weights=self.weights.pin_memory(),
+            row_index=self.row_index.pin_memory(),
+        )
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Tells the allocator that `stream` still reads these tensors (TorchRec's `Pipelineable`)."""
+        for tensor in (self.dense, self.labels, self.weights, self.row_index):
+            tensor.record_stream(stream)
+        self.sparse.record_stream(stream)
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array.copy())

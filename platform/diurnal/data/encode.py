@@ -1,0 +1,144 @@
+"""Rows of an Arrow record batch become numbers and table rows: NumPy on Arrow buffers, no Python per row.
+
+Ids keep their 64 bits on the way: neither pandas nor a float type comes between a Parquet file and the hash.
+Null, negative and unknown ids, and empty strings, are no id; they are counted and add nothing to their row's bag.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from diurnal.config import Dense, Schema
+from diurnal.data.arrow import column, read_numbers, read_times_us
+from diurnal.data.encoded import DENSE_COUNTS, NO_TIME, SPARSE_COUNTS, Encoded
+from diurnal.data.sparse import Found, encode_sparse
+from diurnal.errors import DataError, Fault
+
+
+def count_names(schema: Schema) -> tuple[str, ...]:
+    """What is counted while encoding, in the order of `Encoded.counts`.
+
+    `dense/<name>/`: null; nonfinite (NaN, infinite or outside the transform's domain); missing_column_rows.
+    `sparse/<name>/`: null (null ids and lists, empty strings, NaN); negative; unknown (beyond the table); truncated
+    (beyond `max_length`); ids (that are looked up); missing_column_rows.
+    """
+    dense = [f"dense/{f.name}/{count}" for f in schema.dense for count in DENSE_COUNTS]
+    return tuple(dense + [f"sparse/{f.name}/{count}" for f in schema.sparse for count in SPARSE_COUNTS])
+
+
+def encode(rows: pa.Table | pa.RecordBatch, schema: Schema) -> Encoded:
+    """Encodes the declared columns of `rows`.
+
+    Raises:
+        DataError: a label that is not 0 or 1, a weight that is negative or not finite, or an unknown id where the
+            schema refuses it; with column, value and number of rows.
+    """
+    if isinstance(rows, pa.Table):
+        batches = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
+        return Encoded.concat([encode(batch, schema) for batch in batches])
+    dense, dense_found = _dense(rows, schema)
+    ids, lengths, sparse_found = encode_sparse(rows, schema)
+    events = _positions(dense_found, DENSE_COUNTS, 0)
+    events |= _positions(sparse_found, SPARSE_COUNTS, len(dense_found) * len(DENSE_COUNTS))
+    event_rows = np.empty((len(events), rows.num_rows), np.int32)
+    for index, per_row in enumerate(events.values()):
+        event_rows[index] = per_row
+    return Encoded(
+        dense=dense,
+        ids=ids,
+        lengths=lengths,
+        labels=_labels(rows, schema.label.column),
+        weights=_weights(rows, schema.weight) if schema.weight else np.ones(rows.num_rows, np.float32),
+        times_us=_times(rows, schema.event_time) if schema.event_time else None,
+        events=np.array(list(events), np.int64),
+        event_rows=event_rows,
+    )
+
+
+def _positions(found: list[Found], names: tuple[str, ...], first: int) -> dict[int, np.ndarray]:
+    """Where in `count_names` what was found in each feature belongs."""
+    return {
+        first + index * len(names) + names.index(name): per_row
+        for index, of_feature in enumerate(found)
+        for name, per_row in of_feature.items()
+    }
+
+
+def _labels(rows: pa.RecordBatch, name: str) -> np.ndarray:
+    y, null = _required_numbers(rows, name)
+    bad = (y * (y - 1)) != 0  # NaN is unequal to 0 too
+    _refuse_if(bad, y, null, f"column {name} (label)", "every label is 0 or 1")
+    return y.astype(np.float32, copy=False)
+
+
+def _weights(rows: pa.RecordBatch, name: str) -> np.ndarray:
+    w, null = _required_numbers(rows, name)
+    bad = ~((w >= 0) & (w <= np.finfo(np.float32).max))
+    _refuse_if(bad, w, null, f"column {name} (weight)", "every weight is finite and not negative")
+    return w.astype(np.float32, copy=False)
+
+
+def _times(rows: pa.RecordBatch, name: str) -> np.ndarray:
+    chunk = column(rows, name)
+    return np.full(rows.num_rows, NO_TIME) if chunk is None else read_times_us(chunk)
+
+
+def _required_numbers(rows: pa.RecordBatch, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+    chunk = column(rows, name)
+    if chunk is None:
+        raise DataError([Fault(f"column {name}", "no such column", "required", "write the column")])
+    return read_numbers(chunk)
+
+
+def _refuse_if(bad: np.ndarray, values: np.ndarray, null: np.ndarray | None, where: str, must: str) -> None:
+    if null is not None:
+        bad |= null
+    if not bad.any():
+        return
+    first = int(np.argmax(bad))
+    value = "null" if null is not None and null[first] else f"{values[first]:g}"
+    found = f"{value} (such are {np.count_nonzero(bad)} of {len(bad)} rows)"
+    raise DataError([Fault(where, found, must, "write these rows again, or leave them out")])
+
+
+def _dense(rows: pa.RecordBatch, schema: Schema) -> tuple[np.ndarray, list[Found]]:
+    """(n, D) float32, and what was found in each feature."""
+    by_feature = np.empty((len(schema.dense), rows.num_rows), np.float32)
+    found: list[Found] = [{} for _ in schema.dense]
+    for index, feature in enumerate(schema.dense):
+        chunk, out = column(rows, feature.source), by_feature[index]
+        if chunk is None:
+            out[:] = feature.fill
+            _transform(out, feature)
+            found[index]["missing_column_rows"] = np.ones(rows.num_rows, bool)
+            continue
+        x, null = read_numbers(chunk, out)
+        if null is not None:
+            x[null] = feature.fill
+            found[index]["null"] = null
+        _transform(x, feature)
+        if not np.isfinite(np.add.reduce(x)):  # a sum may overflow: then it is for the rows to say
+            found[index]["nonfinite"] = nonfinite = ~np.isfinite(x)
+            if feature.nonfinite == "fill":
+                fill = np.full(1, feature.fill, x.dtype)
+                _transform(fill, feature)
+                x[nonfinite] = fill
+        if x is not out:
+            out[:] = x
+    return np.ascontiguousarray(by_feature.T), found
+
+
+def _transform(x: np.ndarray, feature: Dense) -> None:
+    """Clips, transforms and scales in place."""
+    if feature.clip is not None:
+        np.clip(x, *feature.clip, out=x)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        if feature.transform == "log1p":
+            np.log1p(x, out=x)
+        elif feature.transform == "sqrt":
+            np.sqrt(x, out=x)
+        if feature.shift:
+            np.subtract(x, feature.shift, out=x)
+        if feature.scale != 1:
+            np.multiply(x, feature.scale, out=x)

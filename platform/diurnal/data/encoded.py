@@ -1,0 +1,133 @@
+"""Encoded rows that can be cut, reordered and joined: what lies between a piece of a file and a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+DENSE_COUNTS = ("null", "nonfinite", "missing_column_rows")
+SPARSE_COUNTS = ("null", "negative", "unknown", "truncated", "ids", "missing_column_rows")
+
+NO_TIME = np.iinfo(np.int64).min
+"""Stands for a null event time: older than all others."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """n rows. Legend: D dense features, F sparse features, N ids, C = 3 D + 6 F counts, E counts that happened."""
+
+    dense: np.ndarray
+    """(n, D) float32."""
+    ids: tuple[np.ndarray, ...]
+    """For each sparse feature its table rows, int64, row by row."""
+    lengths: np.ndarray
+    """(F, n) int32 ids per row."""
+    labels: np.ndarray
+    """(n,) float32: 0 or 1."""
+    weights: np.ndarray
+    """(n,) float32."""
+    times_us: np.ndarray | None
+    """(n,) int64 event times, microseconds since 1970 UTC, or `NO_TIME`; None when the schema declares none."""
+    events: np.ndarray
+    """(E,) int64 positions, among the C counts, of those that happened in some row."""
+    event_rows: np.ndarray
+    """(E, n) int32: how often, in each row."""
+
+    @staticmethod
+    def empty(num_dense: int, num_sparse: int) -> Encoded:
+        """No rows."""
+        none = np.empty(0, np.float32)
+        return Encoded(
+            dense=np.empty((0, num_dense), np.float32),
+            ids=(np.empty(0, np.int64),) * num_sparse,
+            lengths=np.empty((num_sparse, 0), np.int32),
+            labels=none,
+            weights=none,
+            times_us=None,
+            events=np.empty(0, np.int64),
+            event_rows=np.empty((0, 0), np.int32),
+        )
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.labels)
+
+    @property
+    def values(self) -> np.ndarray:
+        """(N,) int64 table rows: all ids of the first feature, row by row, then those of the next."""
+        return np.concatenate(self.ids)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """(C,) int64, in the order of `encode.count_names`."""
+        first_sparse = len(DENSE_COUNTS) * self.dense.shape[1]
+        counts = np.zeros(first_sparse + len(SPARSE_COUNTS) * len(self.ids), np.int64)
+        counts[first_sparse + SPARSE_COUNTS.index("ids") :: len(SPARSE_COUNTS)] = [len(ids) for ids in self.ids]
+        counts[self.events] = self.event_rows.sum(axis=1, dtype=np.int64)
+        return counts
+
+    @property
+    def watermark_us(self) -> int | None:
+        """The newest event time."""
+        if self.times_us is None or not len(self.times_us):
+            return None
+        newest = int(self.times_us.max())
+        return None if newest == NO_TIME else newest
+
+    def split(self, num_rows: int) -> tuple[Encoded, Encoded]:
+        """The first `num_rows` rows, and the others; both are views."""
+        num_ids = self.lengths[:, :num_rows].sum(axis=1).tolist()
+        return (
+            self._with_rows(slice(None, num_rows), tuple(i[:k] for i, k in zip(self.ids, num_ids, strict=True))),
+            self._with_rows(slice(num_rows, None), tuple(i[k:] for i, k in zip(self.ids, num_ids, strict=True))),
+        )
+
+    def take(self, rows: np.ndarray) -> Encoded:
+        """The rows at these positions, in this order."""
+        ids = tuple(_take_bags(i, lengths, rows) for i, lengths in zip(self.ids, self.lengths, strict=True))
+        return self._with_rows(rows, ids)
+
+    @staticmethod
+    def concat(parts: Sequence[Encoded]) -> Encoded:
+        """All rows of one or more parts of one schema."""
+        if len(parts) == 1:
+            return parts[0]
+        events = np.unique(np.concatenate([part.events for part in parts]))
+        event_rows = np.zeros((len(events), sum(part.num_rows for part in parts)), np.int32)
+        stop = 0
+        for part in parts:
+            start, stop = stop, stop + part.num_rows
+            event_rows[np.searchsorted(events, part.events), start:stop] = part.event_rows
+        times = [part.times_us for part in parts if part.times_us is not None]
+        return Encoded(
+            dense=np.concatenate([part.dense for part in parts]),
+            ids=tuple(np.concatenate(ids) for ids in zip(*(part.ids for part in parts), strict=True)),
+            lengths=np.concatenate([part.lengths for part in parts], axis=1),
+            labels=np.concatenate([part.labels for part in parts]),
+            weights=np.concatenate([part.weights for part in parts]),
+            times_us=np.concatenate(times) if times else None,
+            events=events,
+            event_rows=event_rows,
+        )
+
+    def _with_rows(self, rows: slice | np.ndarray, ids: tuple[np.ndarray, ...]) -> Encoded:
+        return Encoded(
+            dense=self.dense[rows],
+            ids=ids,
+            lengths=self.lengths[:, rows],
+            labels=self.labels[rows],
+            weights=self.weights[rows],
+            times_us=None if self.times_us is None else self.times_us[rows],
+            events=self.events,
+            event_rows=self.event_rows[:, rows],
+        )
+
+
+def _take_bags(ids: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    if len(ids) == len(lengths) and (lengths == 1).all():
+        return ids[rows]
+    taken = lengths[rows]
+    starts = (np.cumsum(lengths) - lengths)[rows] - (np.cumsum(taken) - taken)
+    return ids[np.repeat(starts, taken) + np.arange(taken.sum())]

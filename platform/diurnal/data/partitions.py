@@ -1,0 +1,284 @@
+"""Which increments a dataset has, whether one is complete, and what is in it: from folders and Parquet footers alone.
+
+An increment is a folder `dt=YYYY-MM-DD`, or `dt=YYYY-MM-DD/hr=HH` when the day is hourly. Its data are the `*.parquet`
+files right in it; names that begin with `.` or `_` and files of another ending are never opened.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from diurnal.config import Schema
+from diurnal.data.columns import Column, declared_columns, storage_type
+from diurnal.errors import DataError, Fault
+
+_FOOTER_THREADS = 8
+
+
+@dataclass(frozen=True)
+class ParquetFile:
+    """One file of an increment, as its footer describes it."""
+
+    path: str
+    size_bytes: int
+    row_group_rows: tuple[int, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(self.row_group_rows)
+
+
+@dataclass(frozen=True)
+class Increment:
+    """The unit that is trained and committed: a day, or an hour of an hourly day."""
+
+    id: str
+    """`2026-01-02` or `2026-01-02T05`."""
+    path: str
+    """The dataset's folder or URL, which file paths start with."""
+    files: tuple[ParquetFile, ...]
+    """Sorted by name."""
+    fingerprint: str
+    """32 hex digits over the files' names, sizes and row counts; another one means that the increment changed."""
+    quarantined_files: tuple[str, ...] = ()
+    """Files that could not be read and were left out, as the caller allowed."""
+    missing_optional: tuple[str, ...] = ()
+    """Optional columns that some file lacks; their rows are counted when they are encoded."""
+
+    @property
+    def num_rows(self) -> int:
+        return sum(file.num_rows for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Increment:
+        files = tuple(
+            ParquetFile(f["path"], f["size_bytes"], tuple(f["row_group_rows"])) for f in data["files"]
+        )
+        lists = {key: tuple(data[key]) for key in ("quarantined_files", "missing_optional")}
+        return Increment(data["id"], data["path"], files, data["fingerprint"], **lists)
+
+
+def open_filesystem(path: str) -> tuple[fs.FileSystem, str]:
+    """The file system that a folder or URL is on, and the path on it."""
+    if "://" in path:
+        return fs.FileSystem.from_uri(path)
+    return fs.LocalFileSystem(), path
+
+
+def list_increments(path: str, schema: Schema) -> list[str]:
+    """Ids of the increments that have a folder, complete or not, in order of time.
+
+    Raises:
+        DataError: the dataset does not exist; a `dt=` or `hr=` folder is no date or hour; a day has files beside
+            hours.
+    """
+    filesystem, root = open_filesystem(path)
+    if filesystem.get_file_info(root).type != fs.FileType.Directory:
+        raise DataError([Fault(path, "no folder", "the dataset's folder exists", "correct data.path")])
+    faults: list[Fault] = []
+    ids: list[str] = []
+    for day in _folders(filesystem, root, "dt="):
+        date = day.base_name.removeprefix("dt=")
+        if not _is_date(date):
+            must = "dt=YYYY-MM-DD, a date of the calendar"
+            faults.append(Fault(day.path, day.base_name, must, "rename the folder, or move it out of the dataset"))
+            continue
+        hours = _folders(filesystem, day.path, "hr=")
+        if hours and _data_files(filesystem, day.path):
+            must = "a day has either Parquet files or hr=HH folders"
+            faults.append(Fault(day.path, "both", must, "move the files into their hours"))
+        for hour in hours:
+            if not re.fullmatch(r"hr=([01]\d|2[0-3])", hour.base_name):
+                faults.append(Fault(hour.path, hour.base_name, "hr=00 to hr=23", "rename the folder"))
+        ids += [f"{date}T{hour.base_name.removeprefix('hr=')}" for hour in hours] or [date]
+    if faults:
+        raise DataError(faults)
+    return sorted(ids)
+
+
+def is_ready(path: str, increment_id: str, schema: Schema, now: float | None = None) -> tuple[bool, str]:
+    """Whether the increment is complete by the schema's readiness rule, and why or why not.
+
+    Args:
+        now: seconds since 1970, for the rule `age`; this machine's clock when None.
+    """
+    filesystem, folder = _increment_folder(path, increment_id)
+    if filesystem.get_file_info(folder).type != fs.FileType.Directory:
+        return False, f"there is no folder {folder}"
+    rule = schema.readiness
+    if rule.rule == "marker":
+        there = filesystem.get_file_info(f"{folder}/{rule.marker}").type == fs.FileType.File
+        return there, f"{rule.marker} is {'there' if there else 'not there yet'}"
+    files = _data_files(filesystem, folder)
+    if rule.rule == "manifest":
+        return _matches_manifest(filesystem, f"{folder}/{rule.manifest}", files)
+    if not files:
+        return False, "there is no Parquet file yet"
+    age_s = (time.time() if now is None else now) - max(file.mtime_ns for file in files) / 1e9
+    return age_s >= rule.age_s, f"the newest file is {age_s:.0f} s old, {rule.age_s:.0f} s are asked for"
+
+
+def read_increment(
+    path: str, increment_id: str, schema: Schema, on_bad_file: Literal["refuse", "quarantine"] = "refuse"
+) -> Increment:
+    """Reads every footer and checks every declared column against its declared type.
+
+    Args:
+        on_bad_file: what happens when a file has no readable footer: the increment is refused, or the file is left
+            out and named in `quarantined_files`. A readable file that breaks the contract is refused either way.
+
+    Raises:
+        DataError: with all faults of all files at once: file, column, found and declared type.
+    """
+    filesystem, folder = _increment_folder(path, increment_id)
+    if filesystem.get_file_info(folder).type != fs.FileType.Directory:
+        raise DataError([Fault(folder, "no folder", "the increment's folder exists", "correct the day")])
+    infos = _data_files(filesystem, folder)
+    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+        footers = list(pool.map(lambda info: _read_footer(filesystem, info), infos))
+    columns = list(declared_columns(schema))
+    faults = _unexpected_folders(filesystem, folder, increment_id)
+    files: list[ParquetFile] = []
+    quarantined: list[str] = []
+    missing: set[str] = set()
+    for info, footer in zip(infos, footers, strict=True):
+        if isinstance(footer, pq.FileMetaData):
+            groups = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
+            files.append(ParquetFile(info.path, info.size, groups))
+            faults += _check_columns(info.path, footer, columns, missing)
+        elif on_bad_file == "quarantine":
+            quarantined.append(info.path)
+        else:
+            fix = "write the file again, or take it out of the folder"
+            faults.append(Fault(info.path, str(footer).strip(), "a readable Parquet footer", fix))
+    if faults:
+        raise DataError(faults)
+    facts = [(info.base_name, info.size, _num_rows(footer)) for info, footer in zip(infos, footers, strict=True)]
+    return Increment(
+        id=increment_id,
+        path=path,
+        files=tuple(files),
+        fingerprint=hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest(),
+        quarantined_files=tuple(quarantined),
+        missing_optional=tuple(sorted(missing)),
+    )
+
+
+def _check_columns(
+    path: str, footer: pq.FileMetaData, columns: Iterable[Column], missing: set[str]
+) -> list[Fault]:
+    faults = []
+    stored: dict[str, list[pa.DataType]] = {}
+    for field in footer.schema.to_arrow_schema():
+        stored.setdefault(field.name, []).append(storage_type(field.type))
+    for column in columns:
+        where, found = f"{path}: column {column.name}", stored.get(column.name, [])
+        if not found:
+            missing.add(column.name)
+            if column.required:
+                must = f"required, declared as {column.declared}"
+                fix = "write the column, or declare it required = false where the schema allows it"
+                faults.append(Fault(where, "no such column", must, fix))
+        elif len(found) > 1:
+            faults.append(Fault(where, f"{len(found)} columns of this name", "one column", "write it once"))
+        elif pa.types.is_null(found[0]):
+            if column.declared.startswith(("label", "weight")) and footer.num_rows:
+                faults.append(Fault(where, "null", f"declared as {column.declared}", column.fix))
+        elif not column.accepts(found[0]):
+            faults.append(Fault(where, str(found[0]), f"declared as {column.declared}", column.fix))
+    return faults
+
+
+def _read_footer(filesystem: fs.FileSystem, info: fs.FileInfo) -> pq.FileMetaData | Exception:
+    try:
+        with filesystem.open_input_file(info.path) as source:
+            return pq.read_metadata(source)
+    except (pa.ArrowException, OSError) as error:
+        return error
+
+
+def _num_rows(footer: pq.FileMetaData | Exception) -> int:
+    return footer.num_rows if isinstance(footer, pq.FileMetaData) else -1
+
+
+def _matches_manifest(
+    filesystem: fs.FileSystem, manifest: str, files: list[fs.FileInfo]
+) -> tuple[bool, str]:
+    name = manifest.rpartition("/")[2]
+    try:
+        with filesystem.open_input_file(manifest) as source:
+            promised = json.loads(source.read())
+    except FileNotFoundError:
+        return False, f"{name} is not there yet"
+    except ValueError as error:
+        return False, f"{name} is not readable yet: {error}"
+    if not isinstance(promised, dict):
+        return False, f"{name} is not a map of file names to row counts"
+    found = {info.base_name: info for info in files}
+    for file in sorted(promised.keys() | found.keys()):
+        if file not in found:
+            return False, f"{file} of {name} is not there yet"
+        if file not in promised:
+            return False, f"{file} is not in {name}"
+        rows = _num_rows(_read_footer(filesystem, found[file]))
+        if rows != promised[file]:
+            return False, f"{file} has {rows if rows >= 0 else 'no readable'} rows, {name} says {promised[file]}"
+    return True, f"all {len(promised)} files have the rows of {name}"
+
+
+def _increment_folder(path: str, increment_id: str) -> tuple[fs.FileSystem, str]:
+    filesystem, root = open_filesystem(path)
+    date, _, hour = increment_id.partition("T")
+    if not _is_date(date) or (hour and not re.fullmatch(r"[01]\d|2[0-3]", hour)):
+        must = "an increment is named YYYY-MM-DD or YYYY-MM-DDTHH"
+        raise DataError([Fault("increment", increment_id, must, "correct the day")])
+    return filesystem, f"{root.rstrip('/')}/dt={date}" + (f"/hr={hour}" if hour else "")
+
+
+def _unexpected_folders(filesystem: fs.FileSystem, folder: str, increment_id: str) -> list[Fault]:
+    """Rows below a folder that nobody reads would be lost in silence."""
+    must = f"the files of {increment_id} lie right in its folder"
+    return [
+        Fault(info.path, "a folder", must, "move its files up, or let its name begin with _")
+        for info in _folders(filesystem, folder, "")
+    ]
+
+
+def _folders(filesystem: fs.FileSystem, folder: str, prefix: str) -> list[fs.FileInfo]:
+    infos = _visible(filesystem, folder)
+    return [info for info in infos if info.type == fs.FileType.Directory and info.base_name.startswith(prefix)]
+
+
+def _data_files(filesystem: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
+    infos = _visible(filesystem, folder)
+    return [info for info in infos if info.type == fs.FileType.File and info.base_name.endswith(".parquet")]
+
+
+def _visible(filesystem: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
+    infos = filesystem.get_file_info(fs.FileSelector(folder))
+    return sorted((i for i in infos if i.base_name[:1] not in (".", "_")), key=lambda i: i.base_name)
+
+
+def _is_date(text: str) -> bool:
+    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+        return False
+    try:
+        datetime.date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

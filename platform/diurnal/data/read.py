@@ -1,0 +1,117 @@
+"""Carries out a read task: pieces of Parquet files in, finished batches out. This is what runs in Ray Data's tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from diurnal.config import Schema
+from diurnal.data.columns import encoded_columns
+from diurnal.data.encode import encode
+from diurnal.data.encoded import Encoded
+from diurnal.data.packed import PackedBatch
+from diurnal.data.partitions import open_filesystem
+from diurnal.data.streams import LaneTask, ReadTask, RowRange, Window, permutation
+from diurnal.errors import DataError, Fault
+
+_PIECE_ROWS = 16384
+"""Rows decoded and encoded at a time: few enough for a core's cache, enough to forget what a call costs."""
+
+
+class Piece(NamedTuple):
+    """Rows on their way into a batch."""
+
+    rows: Encoded
+    row_index: np.ndarray
+    """(n,) int64 position in the increment, in file order."""
+
+
+def read_batches(task: ReadTask, schema: Schema, dataset: str) -> Iterator[PackedBatch]:
+    """The local batches of a task, in the order of steps.
+
+    Args:
+        dataset: the dataset's folder or URL, which tells the file system.
+
+    Raises:
+        DataError: a file cannot be read, is not what was planned, or holds a value that the schema refuses.
+    """
+    lanes = [_Lane(lane, schema, dataset) for lane in task.lanes]
+    nothing = Piece(Encoded.empty(len(schema.dense), len(schema.sparse)), np.empty(0, np.int64))
+    for step in range(task.first_step, task.first_step + task.num_steps):
+        pieces = [piece for lane in lanes for piece in lane.next_rows(task.lane_rows(lane.task, step))]
+        yield PackedBatch.pack(pieces or [nothing], step, task.batch_rows)
+
+
+class _Lane:
+    """Gives the rows of one stream, a step at a time; holds a piece of a file, or a window when shuffled."""
+
+    def __init__(self, task: LaneTask, schema: Schema, dataset: str) -> None:
+        self.task = task
+        self._pieces = _lane_pieces(task, schema, dataset)
+        self._rest: Piece | None = None
+
+    def next_rows(self, num_rows: int) -> list[Piece]:
+        taken = []
+        while num_rows:
+            piece = next(self._pieces) if self._rest is None else self._rest
+            self._rest = None
+            if num_rows < len(piece.row_index):
+                head, tail = piece.rows.split(num_rows)
+                self._rest = Piece(tail, piece.row_index[num_rows:])
+                piece = Piece(head, piece.row_index[:num_rows])
+            taken.append(piece)
+            num_rows -= len(piece.row_index)
+        return taken
+
+
+def _lane_pieces(task: LaneTask, schema: Schema, dataset: str) -> Iterator[Piece]:
+    filesystem, _ = open_filesystem(dataset)
+    for window in task.windows:
+        pieces = _window_pieces(window, schema, filesystem)
+        yield from pieces if window.shuffle_key is None else [_shuffled(list(pieces), window)]
+
+
+def _shuffled(pieces: list[Piece], window: Window) -> Piece:
+    row_index = np.concatenate([piece.row_index for piece in pieces])
+    order = permutation(len(row_index), window.shuffle_key or 0)[window.skip : window.skip + window.num_rows]
+    return Piece(Encoded.concat([piece.rows for piece in pieces]).take(order), row_index[order])
+
+
+def _window_pieces(window: Window, schema: Schema, filesystem: fs.FileSystem) -> Iterator[Piece]:
+    names = encoded_columns(schema)
+    strings = [f.source for f in schema.sparse if f.type == "string"]
+    for path, ranges in groupby(window.ranges, lambda rows: rows.path):
+        try:
+            with filesystem.open_input_file(path) as source:
+                file = pq.ParquetFile(source, read_dictionary=strings)
+                stored = set(file.schema_arrow.names)
+                yield from _file_pieces(file, list(ranges), [n for n in names if n in stored], schema)
+        except (OSError, pa.ArrowException) as error:
+            must, fix = "a file that can be read as it was planned", "write it again, or plan the increment anew"
+            raise DataError([Fault(path, str(error), must, fix)]) from error
+        except DataError as error:
+            raise DataError([Fault(f"{path}: {f.where}", f.found, f.rule, f.fix) for f in error.faults]) from error
+
+
+def _file_pieces(file: pq.ParquetFile, ranges: Sequence[RowRange], names: list[str], schema: Schema) -> Iterator[Piece]:
+    """Decodes row groups from their start, since Parquet has no way into the middle of one, and stops early."""
+    for rows in ranges:
+        position = 0
+        if file.num_row_groups > rows.row_group:
+            for batch in file.iter_batches(_PIECE_ROWS, [rows.row_group], names, use_threads=False):
+                start, stop = max(rows.start - position, 0), min(rows.stop - position, batch.num_rows)
+                if start < stop:
+                    first = rows.first_row + position + start - rows.start
+                    encoded = encode(batch.slice(start, stop - start), schema)
+                    yield Piece(encoded, np.arange(first, first + stop - start))
+                position += batch.num_rows
+                if position >= rows.stop:
+                    break
+        if position < rows.stop:
+            raise OSError(f"row group {rows.row_group} has {position} rows now, {rows.stop} or more were planned")

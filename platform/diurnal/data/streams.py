@@ -1,0 +1,270 @@
+"""Which rows make which global batch, and which rank reads them: planned from row counts before anything is read.
+
+The increment's row groups, in file order or in a seeded order, form one sequence of N rows. It is cut into
+super-blocks of K * G rows; a super-block is V contiguous lanes, one for each stream, and a stream is its lanes one
+after the other. Step s takes the s-th G/V rows of every stream. The last super-block may be partial: its rows are
+split into V lanes whose sizes differ by at most one. Hence
+
+- the rows of a global batch depend on the files, G, V and the order, and not on the world size W;
+- there are ceil(N / G) steps, known beforehand and equal on every rank;
+- the position of an increment is the number of steps done: the V cursors follow from it;
+- a rank reads, with bounded memory, the contiguous lanes of the streams v that it owns, v mod W = rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from diurnal.data.hashing import mix64
+from diurnal.data.partitions import Increment
+
+Order = Literal["file", "shuffled"]
+
+_LANE_GROUPS = 4
+_MAX_LANE_TASKS = 16
+
+
+@dataclass(frozen=True)
+class RowRange:
+    """The atom of consumption: rows [start, stop) of one row group."""
+
+    path: str
+    row_group: int
+    start: int
+    stop: int
+    first_row: int
+    """Position of row `start` in the increment, in file order."""
+
+    @property
+    def num_rows(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Window:
+    """Rows of a lane that are read together; they come as they lie, or permuted."""
+
+    ranges: tuple[RowRange, ...]
+    skip: int
+    """Rows, in the window's own order, that were taken before."""
+    num_rows: int
+    """Rows that are taken now, after those skipped."""
+    shuffle_key: int | None = None
+    """Seed of the permutation of all the rows of `ranges`; None leaves them in order."""
+
+
+@dataclass(frozen=True)
+class LaneTask:
+    """What one stream gives to the steps of a task: `step_rows` rows to each until they run out."""
+
+    stream: int
+    step_rows: int
+    windows: tuple[Window, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(window.num_rows for window in self.windows)
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """Consecutive steps of one rank, inside one super-block: the unit of reading, prefetching and retry."""
+
+    increment_id: str
+    first_step: int
+    num_steps: int
+    batch_rows: int
+    """Rows of every local batch, padding included."""
+    lanes: tuple[LaneTask, ...]
+    """In the order of streams; empty on a rank without streams, whose batches are padding alone."""
+
+    def real_rows(self, step: int) -> int:
+        """Real rows of the local batch of a step, counted from the increment's first one."""
+        return sum(self.lane_rows(lane, step) for lane in self.lanes)
+
+    def lane_rows(self, lane: LaneTask, step: int) -> int:
+        before = (step - self.first_step) * lane.step_rows
+        return max(0, min(lane.step_rows, lane.num_rows - before))
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """How an increment becomes steps. Build it with `plan_increment`."""
+
+    increment: Increment
+    batch_rows: int
+    """G, rows of a global batch."""
+    num_streams: int
+    """V."""
+    block_steps: int
+    """K, steps of a super-block."""
+    window_steps: int
+    """Steps whose rows are permuted together under order `shuffled`."""
+    seed: int
+    order: Order
+
+    @property
+    def increment_id(self) -> str:
+        return self.increment.id
+
+    @property
+    def num_rows(self) -> int:
+        return self.increment.num_rows
+
+    @property
+    def num_steps(self) -> int:
+        return -(-self.num_rows // self.batch_rows)
+
+    @property
+    def step_rows(self) -> int:
+        """G/V, rows that a stream gives to a step."""
+        return self.batch_rows // self.num_streams
+
+    def local_batch_rows(self, world_size: int) -> int:
+        """Rows of the local batch, padding included; the same on every rank and in every step."""
+        return -(-self.num_streams // world_size) * self.step_rows
+
+    def cursors(self, step: int) -> list[int]:
+        """Rows that each stream has given to the steps before `step`."""
+        block, into = divmod(self._checked(step), self.block_steps)
+        full = block * self.block_steps * self.step_rows
+        return [full + min(stop - start, into * self.step_rows) for start, stop in self._lanes(block)]
+
+    def rows_before(self, step: int) -> int:
+        """Real rows in the global batches [0, step)."""
+        return sum(self.cursors(step))
+
+    def read_tasks(
+        self, rank: int, world_size: int, start_step: int = 0, stop_step: int | None = None
+    ) -> list[ReadTask]:
+        """What `rank` reads for the steps [start_step, stop_step), in order, without a gap."""
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} is not below world size {world_size}")
+        stop = self.num_steps if stop_step is None else self._checked(stop_step)
+        step = self._checked(start_step)
+        tasks = []
+        while step < stop:
+            block = step // self.block_steps
+            end = min(stop, (block + 1) * self.block_steps)
+            lanes = self._lanes(block)[rank::world_size]
+            tasks.append(
+                ReadTask(
+                    increment_id=self.increment_id,
+                    first_step=step,
+                    num_steps=end - step,
+                    batch_rows=self.local_batch_rows(world_size),
+                    lanes=tuple(
+                        self._lane_task(rank + i * world_size, lane, step - block * self.block_steps, end - step)
+                        for i, lane in enumerate(lanes)
+                    ),
+                )
+            )
+            step = end
+        return tasks
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"increment": self.increment.to_json()}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> StreamPlan:
+        return StreamPlan(**data | {"increment": Increment.from_json(data["increment"])})
+
+    def _checked(self, step: int) -> int:
+        if not 0 <= step <= self.num_steps:
+            raise ValueError(f"step {step} is not within 0 to {self.num_steps} of {self.increment_id}")
+        return step
+
+    def _lanes(self, block: int) -> list[tuple[int, int]]:
+        """Start and stop of each stream's lane in the sequence of rows."""
+        start = block * self.block_steps * self.batch_rows
+        rows = max(0, min(self.block_steps * self.batch_rows, self.num_rows - start))
+        size, longer = divmod(rows, self.num_streams)
+        bounds = [start + v * size + min(v, longer) for v in range(self.num_streams + 1)]
+        return list(zip(bounds, bounds[1:], strict=False))
+
+    def _lane_task(self, stream: int, lane: tuple[int, int], first_step: int, num_steps: int) -> LaneTask:
+        start, stop = lane
+        taken = min(stop, start + first_step * self.step_rows)
+        until = min(stop, taken + num_steps * self.step_rows)
+        if self.order == "file":
+            windows = [Window(self._ranges(taken, until), 0, until - taken)] if until > taken else []
+            return LaneTask(stream, self.step_rows, tuple(windows))
+        windows, size = [], self.window_steps * self.step_rows
+        while taken < until:
+            first = start + (taken - start) // size * size
+            last = min(stop, first + size)
+            rows = min(until, last) - taken
+            windows.append(Window(self._ranges(first, last), taken - first, rows, _key(self.seed, self.increment_id, first)))
+            taken += rows
+        return LaneTask(stream, self.step_rows, tuple(windows))
+
+    @cached_property
+    def _sequence(self) -> tuple[list[tuple[str, int]], np.ndarray, np.ndarray]:
+        """The row groups that have rows, in the order of the plan: which they are, where each starts in the
+        increment's file order, and where in the sequence (one more entry)."""
+        groups = [(f.path, i, rows) for f in self.increment.files for i, rows in enumerate(f.row_group_rows)]
+        rows = np.array([g[2] for g in groups], np.int64)
+        first_rows = np.cumsum(rows) - rows
+        chosen = np.flatnonzero(rows)
+        if self.order == "shuffled":
+            chosen = chosen[permutation(len(chosen), _key(self.seed, self.increment_id, -1))]
+        starts = np.concatenate([[0], np.cumsum(rows[chosen])])
+        return [groups[i][:2] for i in chosen], first_rows[chosen], starts
+
+    def _ranges(self, start: int, stop: int) -> tuple[RowRange, ...]:
+        """Rows [start, stop) of the sequence."""
+        groups, first_rows, starts = self._sequence
+        ranges = []
+        index = int(np.searchsorted(starts, start, side="right")) - 1
+        while start < stop:
+            begin, end = int(starts[index]), min(stop, int(starts[index + 1]))
+            path, group = groups[index]
+            first_row = int(first_rows[index]) + start - begin
+            ranges.append(RowRange(path, group, start - begin, end - begin, first_row))
+            start, index = end, index + 1
+        return tuple(ranges)
+
+
+def plan_increment(
+    increment: Increment, *, batch_rows: int, num_streams: int, seed: int, order: Order, task_rows: int
+) -> StreamPlan:
+    """Plans the steps of an increment.
+
+    A lane has `task_rows` rows, or four row groups if these have more (up to 16 times as many): a row group is
+    decoded from its start, so that lanes smaller than row groups would decode the same rows again and again.
+    Memory does not grow with a lane: it is decoded piece by piece, and permuted in windows of about `task_rows` rows
+    over all streams.
+
+    Raises:
+        ValueError: `batch_rows` is not a positive multiple of `num_streams`.
+    """
+    if num_streams < 1 or batch_rows < 1 or batch_rows % num_streams:
+        raise ValueError(f"{batch_rows} rows of a batch are not a multiple of {num_streams} streams")
+    groups = [rows for file in increment.files for rows in file.row_group_rows]
+    typical = sum(rows * rows for rows in groups) // max(1, sum(groups))
+    lane_rows = max(task_rows, min(_LANE_GROUPS * typical, _MAX_LANE_TASKS * task_rows))
+    return StreamPlan(
+        increment=increment,
+        batch_rows=batch_rows,
+        num_streams=num_streams,
+        block_steps=-(-lane_rows * num_streams // batch_rows),
+        window_steps=max(1, task_rows // batch_rows),
+        seed=seed,
+        order=order,
+    )
+
+
+def permutation(size: int, key: int) -> np.ndarray:
+    """A permutation of range(size) that depends on `size` and `key` alone, in every release of every library."""
+    ranks = mix64(np.arange(size, dtype=np.uint64) + np.uint64(key))
+    return np.argsort(ranks, kind="stable")
+
+
+def _key(seed: int, increment_id: str, position: int) -> int:
+    digest = hashlib.blake2b(f"{seed}/{increment_id}/{position}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
