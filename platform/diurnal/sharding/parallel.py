@@ -1,0 +1,218 @@
+"""A model spread over its ranks: tables where the plan puts them, everything else replicated.
+
+Gradients. TorchRec and DDP average over the W ranks, so a rank's loss has to be W times its weighted sum divided by
+the weight of the global batch. Then one step is the same function at every world size and under every placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
+from torch import nn
+from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
+from torchrec.distributed import DistributedModelParallel
+from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
+from torchrec.distributed.types import ShardingEnv
+
+from diurnal.config.run import Config
+from diurnal.model.dlrm import Dlrm, PooledVectors
+from diurnal.model.optim import (
+    MOMENT,
+    dense_optimizer,
+    describe_fused,
+    describe_hyperparameters,
+    fused_optimizer_args,
+    table_optimizer,
+)
+from diurnal.model.tables import initial_rows
+from diurnal.sharding.plan import TABLES, Plan, TableSharder
+
+WEIGHT = "weight"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The part of a table, or of its moments, that this rank holds: live memory, not a copy."""
+
+    table: str
+    slot: str
+    """`weight` or `moment`."""
+    shape: tuple[int, ...]
+    """Of the whole: (rows, dim), or (rows,) for a moment per row."""
+    offsets: tuple[int, ...]
+    """Where the part begins in the whole."""
+    tensor: torch.Tensor
+    is_replica: bool
+    """Every rank holds the whole, all of them equal."""
+
+
+class Parallel:
+    """What the step loop and the checkpoint need of a spread model."""
+
+    def __init__(self, config: Config, module: DistributedModelParallel, plan: Plan) -> None:
+        self.config = config
+        self.module = module
+        """Called with a rank's dense inputs and bags, answers its logits."""
+        self.plan = plan
+        self.dense_params: dict[str, nn.Parameter] = {
+            name: parameter
+            for name, parameter in module.module.named_parameters()
+            if not name.startswith(f"{TABLES}.")
+        }
+        """Parameters of the MLPs, named as in `Dlrm`; equal on all ranks."""
+        self.dense_optimizer = dense_optimizer(self.dense_params.values(), config.optim.dense)
+        replicated = [t for t, p in plan.report.placement().items() if p == "data_parallel"]
+        self._replicas: dict[str, nn.Parameter] = {
+            name: self._tables.embedding_bags.get_submodule(name).get_parameter(WEIGHT) for name in replicated
+        }
+        self.table_optimizer = (
+            table_optimizer(self._replicas.values(), config.optim.sparse) if self._replicas else None
+        )
+        """Of replicated tables; None without any. Those of the others work inside backward."""
+        self.kernels = [m for m in module.modules() if isinstance(m, SplitTableBatchedEmbeddingBagsCodegen)]
+        """What holds and updates this rank's shards."""
+        self._lr_factor = 1.0
+
+    @property
+    def _tables(self) -> ShardedEmbeddingBagCollection:
+        tables = self.module.module.get_submodule(TABLES)
+        assert isinstance(tables, ShardedEmbeddingBagCollection)
+        return tables
+
+    @property
+    def lr(self) -> dict[str, float]:
+        """The learning rates of the next step, `dense` and `sparse`."""
+        optim = self.config.optim
+        return {"dense": optim.dense.lr * self._lr_factor, "sparse": optim.sparse.lr * self._lr_factor}
+
+    def set_lr_factor(self, factor: float) -> None:
+        """Multiplies the configured learning rates of all optimizers, those inside backward included."""
+        if factor == self._lr_factor:
+            return
+        self._lr_factor = factor
+        for kernel in self.kernels:
+            kernel.set_learning_rate(self.lr["sparse"])
+        for optimizer, kind in ((self.dense_optimizer, "dense"), (self.table_optimizer, "sparse")):
+            for group in optimizer.param_groups if optimizer is not None else ():
+                group["lr"] = self.lr[kind]
+
+    def zero_grad(self) -> None:
+        self.dense_optimizer.zero_grad()
+        if self.table_optimizer is not None:
+            self.table_optimizer.zero_grad()
+
+    def step_dense(self) -> None:
+        """Updates all that backward has not updated: the MLPs and the replicated tables."""
+        self.dense_optimizer.step()
+        if self.table_optimizer is not None:
+            self.table_optimizer.step()
+
+    def hyperparameters(self) -> dict[str, dict[str, Any]]:
+        """What the optimizers really use, read from themselves: `dense`; `sparse` where this rank holds shards;
+        `replicated` where there are replicated tables."""
+        used = {"dense": describe_hyperparameters(self.dense_optimizer)}
+        if self.kernels:
+            used["sparse"] = describe_fused(self.kernels[0])
+        if self.table_optimizer is not None:
+            used["replicated"] = describe_hyperparameters(self.table_optimizer)
+        return used
+
+    def pieces(self) -> Iterator[Piece]:
+        """This rank's parts of all tables and their moments."""
+        for name, weight in self._replicas.items():
+            yield _replica(name, WEIGHT, weight)
+            assert self.table_optimizer is not None
+            moment = self.table_optimizer.state[weight].get(MOMENT)
+            if moment is not None:
+                yield _replica(name, MOMENT, moment)
+        fused = self._tables.fused_optimizer
+        for path, weight in fused.params.items():
+            name = path.split(".")[1]
+            for slot, whole in ((WEIGHT, weight), *((MOMENT, moment) for moment in fused.state[weight].values())):
+                for shard in whole.local_shards():
+                    offsets = tuple(shard.metadata.shard_offsets)
+                    yield Piece(name, slot, tuple(whole.size()), offsets, shard.tensor.detach(), is_replica=False)
+
+    @torch.no_grad()
+    def fill_tables(self) -> None:
+        """Gives all rows the values that they start with, which depend on the seed and the table alone."""
+        for piece in self.pieces():
+            if piece.slot == WEIGHT:
+                start, stop = piece.offsets[0], piece.offsets[0] + len(piece.tensor)
+                table, scale = self.config.dataset.table(piece.table), self.config.model.init_scale
+                piece.tensor.copy_(initial_rows(self.config.seed, table, start, stop, scale))
+
+    def gather_table(self, name: str, slot: str = WEIGHT) -> torch.Tensor:
+        """A whole table, or its moments, on every rank: for tests and small tables."""
+        pieces = [piece for piece in self.pieces() if (piece.table, piece.slot) == (name, slot)]
+        table = self.config.dataset.table(name)
+        is_per_row = slot == MOMENT and self.config.optim.sparse.kind == "rowwise_adagrad"
+        whole = torch.zeros(table.rows if is_per_row else (table.rows, table.dim), device=self.module.device)
+        for piece in pieces:
+            if piece.is_replica:
+                return piece.tensor.clone()
+            whole[piece.offsets[0] : piece.offsets[0] + len(piece.tensor)] = piece.tensor
+        dist.all_reduce(whole)
+        return whole
+
+
+def parallelize(
+    config: Config,
+    model: Dlrm,
+    device: torch.device,
+    plan: Plan,
+    process_group: dist.ProcessGroup | None = None,
+) -> Parallel:
+    """Spreads a model over the ranks of a process group (the world, if none is given). A collective call.
+
+    Args:
+        model: as `build_dlrm` makes it, its tables on the meta device; it becomes part of the answer.
+        plan: the same one on every rank.
+    """
+    optimizer_class, optimizer_args = fused_optimizer_args(config.optim.sparse)
+    for name, placement in plan.report.placement().items():
+        if placement != "data_parallel":
+            weight = model.tables.get_parameter(f"embedding_bags.{name}.{WEIGHT}")
+            apply_optimizer_in_backward(optimizer_class, [weight], optimizer_args)
+    group = process_group or dist.group.WORLD
+    assert group is not None, "a process group is needed, also for one rank"
+    module = DistributedModelParallel(
+        model,
+        env=ShardingEnv.from_process_group(group),
+        device=device,
+        plan=plan.torchrec,
+        # An id beyond its table is a bug of ours, since encoding maps all ids: fail, do not train another row.
+        sharders=[TableSharder(fused_params={"bounds_check_mode": BoundsCheckMode.FATAL})],
+        init_parameters=False,
+    )
+    parallel = Parallel(config, module, plan)
+    _mend(parallel._tables, model, config, device)
+    parallel.fill_tables()
+    return parallel
+
+
+def _mend(tables: ShardedEmbeddingBagCollection, model: Dlrm, config: Config, device: torch.device) -> None:
+    """Two things that TorchRec 1.8 leaves to its caller when tables have different placements.
+
+    It answers pooled vectors grouped by placement, no longer in the order of the tables. And as soon as one row-wise
+    table has mean pooling, it divides the vectors of every feature by the length of their bag, except those that it
+    knows to be of row-wise tables with sum pooling: so it is told that all others are such.
+    """
+    keys = tables._embedding_names
+    if keys != model.pooled.keys:
+        features = [feature.name for feature in config.dataset.sparse]
+        model.pooled = PooledVectors(features, keys, model.pooled.dim).to(device)
+    features_by_pooling = tables._pooling_type_to_rs_features
+    means = set(features_by_pooling["MEAN"])
+    features_by_pooling["SUM"] = [name for name in keys if name not in means]
+
+
+def _replica(table: str, slot: str, tensor: torch.Tensor) -> Piece:
+    shape = tuple(tensor.shape)
+    return Piece(table, slot, shape, (0,) * len(shape), tensor.detach(), is_replica=True)

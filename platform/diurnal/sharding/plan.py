@@ -1,0 +1,184 @@
+"""The sharding plan: which rank holds which rows of which table. Made without a process group, from the configuration
+and a topology alone, so that every rank comes to the same one and any cluster can be planned anywhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
+from torchrec import EmbeddingBagCollection
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner import Topology as PlannerTopology
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import KernelConfig, PlannerError, TopologyFactory, TrainerConfig
+from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardingType
+
+from diurnal.config.run import Config, Placement
+from diurnal.config.schema import Table
+from diurnal.errors import Fault, ResourceError
+from diurnal.model.optim import fused_optimizer_args
+from diurnal.model.tables import embedding_bag_configs
+from diurnal.sharding.report import PlanReport, TablePlacement
+from diurnal.sharding.topology import Topology
+
+TABLES = "tables"
+"""Path of the tables within the model."""
+
+PLACEMENTS: tuple[Placement, ...] = ("table_wise", "row_wise", "data_parallel")
+
+CPU_DATA_PARALLEL_MAX_BYTES = 64 * 1024
+"""On CPU, tables up to this size are replicated: reducing their whole gradient costs less than exchanging vectors."""
+
+CPU_ROW_WISE_MIN_BYTES = 256 * 1024**2
+"""On CPU, tables from this size on are cut into rows: below, a table as a whole exchanges fewer bytes."""
+
+_FREE_MEMORY_SHARE = 0.15
+"""Of a rank's memory that is kept free of tables, for activations and buffers."""
+
+
+class TableSharder(EmbeddingBagCollectionSharder):
+    """Offers the three placements on every device. (The stock sharder leaves row-wise out on CPU, where it works.)"""
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        return list(PLACEMENTS)
+
+    def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
+        is_replicated = sharding_type == ShardingType.DATA_PARALLEL.value
+        return [(EmbeddingComputeKernel.DENSE if is_replicated else EmbeddingComputeKernel.FUSED).value]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan as TorchRec executes it, and as people read it."""
+
+    torchrec: ShardingPlan
+    report: PlanReport
+
+
+def make_plan(config: Config, topology: Topology) -> Plan:
+    """Places every table: as the configuration says, or, at "auto", by size on CPU and by TorchRec's planner on GPUs
+    (whose cost model is one of GPUs). Which rank gets a whole table is the planner's choice always.
+
+    Raises:
+        ResourceError: the tables do not fit into the memory of the ranks.
+    """
+    allowed = {table.name: _allowed_placements(config, table, topology) for table in config.dataset.tables}
+    tables = EmbeddingBagCollection(tables=embedding_bag_configs(config.dataset), device=torch.device("meta"))
+    optimizer_class, optimizer_args = fused_optimizer_args(config.optim.sparse)
+    apply_optimizer_in_backward(optimizer_class, tables.parameters(), optimizer_args)
+    planner = EmbeddingShardingPlanner(
+        topology=_planner_topology(topology),
+        batch_size=-(-config.data.batch_rows // topology.world_size),
+        constraints={name: ParameterConstraints(sharding_types=list(a.placements)) for name, a in allowed.items()},
+        storage_reservation=FixedPercentageStorageReservation(_FREE_MEMORY_SHARE),
+        stats=[],
+        debug=False,
+    )
+    try:
+        with _without_noise():
+            plan = planner.plan(nn.ModuleDict({TABLES: tables}), [TableSharder()])
+    except PlannerError as error:
+        raise _do_not_fit(config, topology) from error
+    shardings = plan.plan[TABLES]
+    placed = tuple(_describe(config, t, allowed[t.name], shardings[t.name], topology) for t in config.dataset.tables)
+    return Plan(plan, PlanReport(topology.world_size, topology.device, placed))
+
+
+@dataclass(frozen=True)
+class _Allowed:
+    placements: tuple[Placement, ...]
+    chosen_by: Literal["config", "size", "planner"]
+    note: str = ""
+
+
+def _allowed_placements(config: Config, table: Table, topology: Topology) -> _Allowed:
+    wanted = config.sharding.placement.get(table.name, config.sharding.default)
+    has_row_on_every_rank = -(-table.rows // topology.world_size) * (topology.world_size - 1) < table.rows
+    if wanted == "row_wise" and not has_row_on_every_rank:
+        note = f"not row_wise: {table.rows} rows leave one of {topology.world_size} ranks without any"
+        return _Allowed(("table_wise",), "size", note)
+    if wanted != "auto":
+        return _Allowed((wanted,), "config")
+    if topology.device == "cuda":
+        return _Allowed(tuple(p for p in PLACEMENTS if p != "row_wise" or has_row_on_every_rank), "planner")
+    num_bytes = _weight_bytes(table)
+    if num_bytes <= CPU_DATA_PARALLEL_MAX_BYTES:
+        return _Allowed(("data_parallel",), "size")
+    is_cut = num_bytes >= CPU_ROW_WISE_MIN_BYTES and topology.world_size > 1
+    return _Allowed(("row_wise",) if is_cut else ("table_wise",), "size")
+
+
+def _planner_topology(topology: Topology) -> PlannerTopology:
+    memory = topology.table_bytes_per_rank or None
+    is_gpu = topology.device == "cuda"
+    trainer = TrainerConfig(
+        world_size=topology.world_size,
+        local_world_size=topology.local_world_size,
+        hbm_cap_bytes=memory if is_gpu else None,
+        ddr_cap_bytes=None if is_gpu else memory,
+    )
+    return TopologyFactory.create_topology(trainer, kernel_config=KernelConfig(compute_device=topology.device))
+
+
+@contextmanager
+def _without_noise() -> Iterator[None]:
+    """The planner warns of every replicated table through the root logger, and thereby gives that one a handler."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("Sharding spec not found")
+
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)
+    root.addFilter(is_news)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_news)
+        root.removeHandler(handler)
+
+
+def _describe(
+    config: Config, table: Table, allowed: _Allowed, sharding: ParameterSharding, topology: Topology
+) -> TablePlacement:
+    rows_by_rank = [0] * topology.world_size
+    if sharding.sharding_spec is None:
+        rows_by_rank = [table.rows] * topology.world_size
+    else:
+        for shard in sharding.sharding_spec.shards:  # pyright: ignore[reportAttributeAccessIssue]
+            rows_by_rank[shard.placement.rank()] += shard.shard_sizes[0]
+    return TablePlacement(
+        table=table.name,
+        rows=table.rows,
+        dim=table.dim,
+        placement=next(p for p in PLACEMENTS if p == sharding.sharding_type),
+        chosen_by=allowed.chosen_by,
+        rows_by_rank=tuple(rows_by_rank),
+        weight_bytes=_weight_bytes(table),
+        moment_bytes=_moment_bytes(config, table),
+        note=allowed.note,
+    )
+
+
+def _weight_bytes(table: Table) -> int:
+    return 4 * table.rows * table.dim
+
+
+def _moment_bytes(config: Config, table: Table) -> int:
+    values_per_row = {"sgd": 0, "rowwise_adagrad": 1, "adagrad": table.dim, "adam": 2 * table.dim}
+    return 4 * table.rows * values_per_row[config.optim.sparse.kind]
+
+
+def _do_not_fit(config: Config, topology: Topology) -> ResourceError:
+    needed = sum(_weight_bytes(table) + _moment_bytes(config, table) for table in config.dataset.tables)
+    memory = f"{topology.table_bytes_per_rank:,} bytes" if topology.table_bytes_per_rank else "the assumed memory"
+    rule = f"tables and moments fit {topology.world_size} ranks with {memory} each, of which some stays free"
+    fix = 'use more workers, smaller tables, or sharding.default = "row_wise"'
+    return ResourceError([Fault("sharding", f"{needed:,} bytes of tables and moments", rule, fix)])

@@ -1,0 +1,308 @@
+"""Test bodies in worlds of gloo processes, killed at a named point where a test asks for it.
+
+`run_world(body, 2, *args)` calls `body(rank, world_size, *args)` in two fresh processes that share a process group.
+The processes are forked from one server that has imported torchrec once, so that a world costs a fraction of a
+second instead of an import of many seconds; a body may leave anything behind, or die.
+
+Bodies may stand in a test file: their module travels by value, since no other process can import it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import io
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from diurnal.checkpoint.points import KILL_AT
+from diurnal.config import Config
+
+if TYPE_CHECKING:
+    from diurnal.data.batch import Batch
+
+PRELOADED = ("__main__", "torch.distributed.checkpoint", "torchrec", "diurnal.checkpoint", "diurnal.sharding.parallel")
+"""What the server imports before the first world; all of it is free of threads until it is used."""
+
+GRACE_S = 5.0
+"""How long the other ranks may go on after one has failed or died."""
+
+T = TypeVar("T")
+
+
+class WorldError(AssertionError):
+    """A world that ended otherwise than its test expects: a rank died, or did not end in time."""
+
+
+@dataclass
+class _Rank:
+    process: Any
+    results: Connection
+    log: Path
+    output: str = ""
+    value: Any = None
+    error: BaseException | None = None
+    failed_at_s: float = float("inf")
+    is_done: bool = False
+
+
+def by_value(body: Callable[..., T]) -> Callable[..., T]:
+    """Lets the body's module travel by value, to worlds and to Ray's workers, as long as it is a test's own."""
+    import cloudpickle
+
+    module = sys.modules[body.__module__]
+    if not module.__name__.startswith("diurnal") and module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+        cloudpickle.register_pickle_by_value(module)
+        if "ray" in sys.modules:
+            sys.modules["ray"].cloudpickle.register_pickle_by_value(module)
+    return body
+
+
+def run_world(
+    body: Callable[..., T], world_size: int, *args: Any, timeout_s: float = 60.0, env: dict[str, str] | None = None
+) -> list[T]:
+    """Runs `body(rank, world_size, *args)` on every rank of a fresh gloo world.
+
+    Args:
+        body: returns something that pickles.
+        timeout_s: a world that is not done by then is killed; the error shows the stack of every rank.
+        env: added to the processes' environment before the process group is made.
+
+    Returns:
+        The ranks' results, in the order of ranks.
+
+    Raises:
+        BaseException: the first error that a rank raised, as it was, with the rank and its traceback as notes. What
+            the others raise because of it is not shown.
+        WorldError: a rank died without an error, or the time was over.
+    """
+    ranks = _play(body, world_size, args, timeout_s, env or {})
+    failed = min(range(world_size), key=lambda rank: ranks[rank].failed_at_s)
+    error = ranks[failed].error
+    if error is not None:
+        error.add_note(f"on rank {failed} of {world_size}")
+        raise error
+    for rank, state in enumerate(ranks):
+        if not state.is_done:
+            what = f"died with exit code {state.process.exitcode}"
+            raise WorldError(f"rank {rank} of {world_size} {what} (-9 also after {timeout_s} s)\n{state.output}")
+    return [state.value for state in ranks]
+
+
+def kill_world(
+    body: Callable[..., Any], world_size: int, *args: Any, point: str, rank: int = 0, timeout_s: float = 60.0
+) -> None:
+    """Runs a body of which one rank is killed by SIGKILL when it reaches the named point; the others are killed when
+    they fail because of it, or after a grace period.
+
+    Raises:
+        WorldError: the rank did not die at the point.
+    """
+    ranks = _play(body, world_size, args, timeout_s, {KILL_AT: f"{point}@{rank}"})
+    exit_code = ranks[rank].process.exitcode
+    if ranks[rank].is_done or exit_code != -signal.SIGKILL or ranks[rank].error is not None:
+        raise WorldError(f"rank {rank} was not killed at {point}: {ranks[rank].error!r}\n{ranks[rank].output}")
+
+
+def _dumps(value: Any) -> bytes:
+    """cloudpickle, which alone stumbles over modules of a class of their own: torch has them for its settings, and
+    finds them in any function that says `dist` and `config`."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, ModuleType) and type(obj) is not ModuleType:
+                return importlib.import_module, (obj.__name__,)
+            return super().reducer_override(obj)
+
+    buffer = io.BytesIO()
+    Pickler(buffer).dump(value)
+    return buffer.getvalue()
+
+
+def _play(
+    body: Callable[..., Any], world_size: int, args: tuple[Any, ...], timeout_s: float, env: dict[str, str]
+) -> list[_Rank]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    payload = _dumps((by_value(body), args))
+    with tempfile.TemporaryDirectory(prefix="diurnal-world-") as folder:
+        ranks = []
+        for rank in range(world_size):
+            log = Path(folder, f"rank{rank}.log")
+            receiver, sender = context.Pipe(duplex=False)
+            settings = (rank, world_size, folder, timeout_s, env)
+            process = context.Process(target=_run_rank, args=(payload, sender, str(log), *settings), daemon=True)
+            process.start()
+            sender.close()
+            ranks.append(_Rank(process, receiver, log))
+        try:
+            _collect(ranks, timeout_s)
+        finally:
+            for state in ranks:
+                state.process.kill()
+                state.process.join()
+            for state in ranks:
+                state.output = state.log.read_text(errors="replace")[-8000:] if state.log.exists() else ""
+    return ranks
+
+
+def _collect(ranks: list[_Rank], timeout_s: float) -> None:
+    """Waits until every rank has answered or died; not long for the others after the first that failed."""
+    import cloudpickle
+
+    deadline_s = time.monotonic() + timeout_s
+    waiting = {state.results: state for state in ranks}
+    while waiting and (left_s := deadline_s - time.monotonic()) > 0:
+        for results in wait(list(waiting), timeout=left_s):
+            state = waiting.pop(results)
+            try:
+                state.is_done, answer, state.failed_at_s = cloudpickle.loads(results.recv_bytes())
+            except EOFError:
+                state.process.join()
+                deadline_s = min(deadline_s, time.monotonic() + GRACE_S)
+                continue
+            if state.is_done:
+                state.value = answer
+            else:
+                state.error = answer
+                deadline_s = min(deadline_s, time.monotonic() + GRACE_S)
+
+
+def _run_rank(
+    payload: bytes, results: Connection, log: str, rank: int, world_size: int, folder: str, timeout_s: float, env: Any
+) -> None:
+    """The process of one rank: its output goes to a file, its answer through the pipe."""
+    import cloudpickle
+    import torch
+    import torch.distributed as dist
+
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    faulthandler.dump_traceback_later(max(timeout_s - 1.0, 0.5), file=descriptor)
+    os.environ.update({"GLOO_SOCKET_IFNAME": "lo", "RANK": str(rank), "WORLD_SIZE": str(world_size)}, **env)
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
+        body, args = cloudpickle.loads(payload)
+        answer = _dumps((True, body(rank, world_size, *args), float("inf")))
+    except BaseException as error:
+        failed_at_s = time.monotonic()
+        error.add_note("".join(traceback.format_exception(error)))
+        answer = _dump_error(error, failed_at_s)
+    results.send_bytes(answer)
+    results.close()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    faulthandler.cancel_dump_traceback_later()
+
+
+def _dump_error(error: BaseException, failed_at_s: float) -> bytes:
+    import cloudpickle
+
+    try:
+        answer = _dumps((False, error, failed_at_s))
+        cloudpickle.loads(answer)
+        return answer
+    except Exception:
+        stand_in = RuntimeError(f"{type(error).__name__}: {error}")
+        for note in error.__notes__:
+            stand_in.add_note(note)
+        return _dumps((False, stand_in, failed_at_s))
+
+
+def tiny_config(changes: dict[str, Any] | None = None) -> Config:
+    """A model of some hundred weights that has what is delicate: bags with sum and mean pooling, a table that two
+    features share, tables of one row and of sizes that no world size divides. `changes` are merged in, key by key."""
+    settings: dict[str, Any] = {
+        "name": "tiny",
+        "seed": 7,
+        "data": {"path": "nowhere", "schema_file": "nowhere", "batch_rows": 12},
+        "model": {"bottom": [6], "over": [5]},
+        "dataset": {
+            "dense": [{"name": "age"}, {"name": "price"}],
+            "sparse": [
+                {"name": "user"},
+                {"name": "liked", "many": True, "table": "item"},
+                {"name": "item"},
+                {"name": "genres", "many": True},
+                {"name": "site"},
+            ],
+            "tables": [
+                {"name": "user", "rows": 50, "dim": 4},
+                {"name": "item", "rows": 10, "dim": 4},
+                {"name": "genres", "rows": 7, "dim": 4, "pooling": "mean"},
+                {"name": "site", "rows": 1, "dim": 4},
+            ],
+        },
+    }
+    _merge(settings, changes or {})
+    return Config.model_validate_json(json.dumps(settings))
+
+
+def tiny_batch(config: Config, step: int, rank: int = 0, world_size: int = 1, num_rows: int | None = None) -> Batch:
+    """A rank's share of a random global batch, which depends on the step alone; every third of its rows is light.
+
+    The W shares are padded to one size with rows of weight 0; `num_rows` of the global batch are real (all of
+    `data.batch_rows`, if not given).
+    """
+    import numpy as np
+    import torch
+    from torchrec import KeyedJaggedTensor
+
+    from diurnal.data.batch import Batch
+
+    draw = np.random.default_rng(step)
+    batch_rows = config.data.batch_rows
+    dense = draw.standard_normal((batch_rows, len(config.dataset.dense)), dtype=np.float32)
+    labels = draw.integers(0, 2, batch_rows).astype(np.float32)
+    weights = np.where(np.arange(batch_rows) % 3 == 0, 0.5, 1.0).astype(np.float32)
+    bags = [
+        [draw.integers(0, config.dataset.table(f.table_name).rows, draw.integers(0, 4) if f.many else 1).tolist()
+         for _ in range(batch_rows)]
+        for f in config.dataset.sparse
+    ]
+    mine = list(range(rank, batch_rows if num_rows is None else num_rows, world_size))
+    padding = -(-batch_rows // world_size) - len(mine)
+
+    def padded(values: np.ndarray, fill: float = 0) -> torch.Tensor:
+        rows = values[mine]
+        return torch.from_numpy(np.concatenate([rows, np.full((padding, *rows.shape[1:]), fill, values.dtype)]))
+
+    shares = [[feature_bags[row] for row in mine] + [[]] * padding for feature_bags in bags]
+    return Batch(
+        dense=padded(dense),
+        sparse=KeyedJaggedTensor(
+            keys=[feature.name for feature in config.dataset.sparse],
+            values=torch.tensor([id for share in shares for bag in share for id in bag], dtype=torch.int64),
+            lengths=torch.tensor([len(bag) for share in shares for bag in share], dtype=torch.int32),
+            stride=len(mine) + padding,
+        ),
+        labels=padded(labels),
+        weights=padded(weights),
+        row_index=padded(np.arange(batch_rows), -1),
+        step=step,
+        num_rows=len(mine),
+        counts=np.zeros(0, np.int64),
+    )
+
+
+def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value

@@ -1,0 +1,1 @@
+"""A mirror in MLflow of what happened: names, the background tracker, plots, and the user interface's server."""

@@ -1,0 +1,69 @@
+"""Where the tracking store of a configuration is, and the links that open it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from diurnal.config import Config
+from diurnal.errors import ConfigError, Fault
+
+MACHINE_LEARNING_MODE = "workflowType=machine_learning"
+"""MLflow 3 opens in its mode for language models otherwise, where our runs and charts are hidden."""
+
+
+def tracking_uri(config: Config) -> str:
+    """The configured URI, or a SQLite file in the storage folder.
+
+    Raises:
+        ConfigError: if none is configured and the storage is not a local folder.
+    """
+    if config.tracking.uri:
+        return config.tracking.uri
+    if "://" in config.storage:
+        must = "the tracking database is a local file beside a local storage, or a server"
+        raise ConfigError([Fault("tracking.uri", "nothing", must, "set tracking.uri, or tracking.enabled = false")])
+    return f"sqlite:///{Path(config.storage).absolute() / 'mlflow.db'}"
+
+
+def is_server(uri: str) -> bool:
+    return urlsplit(uri).scheme in ("http", "https")
+
+
+def database_file(uri: str) -> Path | None:
+    """The file of a SQLite URI; None for any other store."""
+    prefix = "sqlite:///"
+    return Path(uri.removeprefix(prefix)).absolute() if uri.startswith(prefix) else None
+
+
+def artifact_root(config: Config) -> str | None:
+    """Folder of artifacts, beside the database; None when a server decides."""
+    uri = tracking_uri(config)
+    if is_server(uri):
+        return None
+    file = database_file(uri)
+    if file is not None:
+        return str(file.parent / "mlflow-artifacts")
+    return f"{config.storage.rstrip('/')}/mlflow-artifacts"
+
+
+def experiment_name(config: Config) -> str:
+    return config.tracking.experiment or config.name
+
+
+def experiment_link(uri: str, experiment_id: str) -> str:
+    """Address of the experiment; without a server, what follows the server's address."""
+    return f"{_base(uri)}#/experiments/{experiment_id}?{MACHINE_LEARNING_MODE}"
+
+
+def run_link(uri: str, experiment_id: str, run_id: str) -> str:
+    """Address of a run's charts; without a server, what follows the server's address."""
+    return f"{_base(uri)}#/experiments/{experiment_id}/runs/{run_id}/model-metrics?{MACHINE_LEARNING_MODE}"
+
+
+def _base(uri: str) -> str:
+    if not is_server(uri):
+        return ""
+    parts = urlsplit(uri)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/", "", ""))

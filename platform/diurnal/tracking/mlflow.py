@@ -1,0 +1,284 @@
+"""The driver's mirror of a lineage in MLflow. Nothing here waits for the store, and nothing here raises for it.
+
+    tracker = Tracker(config)
+    tracker.begin_lineage()
+    with tracker.begin_increment("2026-01-02", attempt=1, parent_version=None, dataset=dataset) as run:
+        run.log({"progressive/ne": 0.83}, step_rows=8192)
+        run.artifact_text(names.PLAN_ARTIFACT, plan)
+        run.finish("FINISHED", version=1, summary={"progressive/ne": 0.81})
+    print(tracker.close())
+
+`mlflow` is imported by the background thread alone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from diurnal.config import Config, resolved_json
+from diurnal.errors import DiurnalError
+from diurnal.tracking import names
+from diurnal.tracking.location import experiment_link, run_link
+from diurnal.tracking.outbox import Outbox, Tally
+from diurnal.tracking.params import as_params, config_params, without_passwords
+from diurnal.tracking.store import Dataset, Point, RunStart, Store
+
+__all__ = ["Dataset", "IncrementRun", "Status", "Tracker", "TrackingError", "TrackingReport"]
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+BYTES_PER_UNIT = 256
+"""An artifact weighs as much in the outbox as one point per so many bytes."""
+
+
+class TrackingError(DiurnalError):
+    """The tracking store did not take what it was given; raised in strict mode only."""
+
+    title = "tracking"
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class TrackingReport:
+    """What became of everything that was logged: points, parameters, tags, artifacts, beginnings and ends of runs."""
+
+    sent: int
+    dropped: int
+    repeated: int
+    """Points whose key and step the run had already, from an earlier attempt."""
+    reason: str | None
+    """Why the first thing was dropped; None when nothing was."""
+
+    def __str__(self) -> str:
+        text = f"tracking: {self.sent} sent, {self.dropped} dropped"
+        return f"{text} ({self.reason})" if self.dropped else text
+
+
+class Tracker:
+    """Mirrors one model's lineage: a lineage run, and under it one run per increment. For the driver alone.
+
+    Args:
+        config: says where the store is; with `tracking.enabled = false` every method does nothing.
+        strict: beginning an increment waits for the store, and `close` does not accept a loss.
+        clock: seconds since the epoch.
+
+    Raises:
+        ConfigError: if the storage is not a local folder and no `tracking.uri` is set.
+    """
+
+    def __init__(self, config: Config, *, strict: bool = False, clock: Callable[[], float] = time.time) -> None:
+        self._config = config
+        self._strict = strict
+        self._mail = _Mail(Store(config) if config.tracking.enabled else None, clock)
+        self._lineage_begun = False
+        self._runs: list[IncrementRun] = []
+        self._report: TrackingReport | None = None
+
+    def begin_lineage(self) -> None:
+        """Opens the model's lineage run, which is created once and found again by its tags."""
+        if self._lineage_begun:
+            return
+        self._lineage_begun = True
+        name = self._config.name
+        identity = {names.TAG_KIND: names.LINEAGE, names.TAG_MODEL: name}
+        start = RunStart(names.LINEAGE, f"lineage {name}", identity, self._mail.now_ms())
+        self._mail.send(lambda store: store.open_run(start), vital=True)
+
+    def begin_increment(
+        self,
+        increment_id: str,
+        *,
+        attempt: int,
+        parent_version: int | None,
+        dataset: Dataset,
+        config_json: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> IncrementRun:
+        """Opens the increment's run; after a retry it is the same one, with the attempt as a tag.
+
+        Args:
+            increment_id: `YYYY-MM-DD` or `YYYY-MM-DDTHH`.
+            attempt: from 1.
+            parent_version: the version that training starts from.
+            dataset: the rows.
+            config_json: resolved configuration for the artifact; the tracker's own when None.
+            tags: more tags of the run.
+
+        Raises:
+            TrackingError: in strict mode, if the store did not take it in `tracking.timeout_s`.
+        """
+        self.begin_lineage()
+        kind = {names.TAG_KIND: names.INCREMENT, names.TAG_MODEL: self._config.name}
+        parent = "none" if parent_version is None else str(parent_version)
+        start = RunStart(
+            key=increment_id,
+            name=names.increment_run_name(increment_id),
+            identity={**kind, names.TAG_INCREMENT: increment_id},
+            time_ms=self._mail.now_ms(),
+            parent=names.LINEAGE,
+            attempt=attempt,
+            tags={**(tags or {}), names.TAG_PARENT_VERSION: parent, names.TAG_FINGERPRINT: dataset.fingerprint},
+            params=config_params(self._config),
+            dataset=dataset,
+        )
+        self._mail.send(lambda store: store.open_run(start), weight=1 + len(start.params), vital=True)
+        run = IncrementRun(self._mail, increment_id)
+        self._runs.append(run)
+        run.artifact_text(names.CONFIG_ARTIFACT, without_passwords(config_json or resolved_json(self._config)))
+        if self._strict:
+            self._demand(self._mail.flush(self._config.tracking.timeout_s))
+        return run
+
+    def link(self) -> str:
+        """Where the experiment opens in the right mode: a URL if the store is a server, else what follows the address
+        of `diurnal.tracking.ui`. Empty until the store has answered."""
+        store = self._mail.store
+        return experiment_link(store.uri, store.experiment_id) if store and store.experiment_id else ""
+
+    def close(self, timeout_s: float | None = None) -> TrackingReport:
+        """Sends what waits, for at most `timeout_s` (`tracking.timeout_s` when None), and reports.
+
+        A run that nobody finished ends as FAILED. The lineage run ends as its last increment did. Closing again
+        answers the same.
+
+        Raises:
+            TrackingError: in strict mode, if anything was dropped.
+        """
+        if self._report is None:
+            for run in self._runs:
+                run.finish("FAILED")
+            if self._lineage_begun:
+                status, at_ms = (self._runs[-1].status if self._runs else None) or "FINISHED", self._mail.now_ms()
+                self._mail.send(lambda store: store.close_run(names.LINEAGE, status, at_ms), vital=True)
+            self._report = self._mail.close(self._config.tracking.timeout_s if timeout_s is None else timeout_s)
+        if self._strict:
+            self._demand(self._report)
+        return self._report
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _demand(self, report: TrackingReport) -> None:
+        if report.dropped:
+            raise TrackingError(f"the tracking store did not take everything: {report.reason}")
+
+
+class IncrementRun:
+    """The run of one increment. As a context it ends what was not finished: KILLED if interrupted, else FAILED."""
+
+    def __init__(self, mail: _Mail, increment_id: str) -> None:
+        self.increment_id = increment_id
+        self.status: Status | None = None
+        """How it ended; None while it runs."""
+        self._mail = mail
+
+    def log(self, metrics: Mapping[str, float | None], step_rows: int) -> None:
+        """Points of curves at `step_rows` rows seen of the increment. None and NaN are undefined and not sent."""
+        self._mail.send_points(self.increment_id, metrics, step_rows, self._mail.now_ms())
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        """More parameters, nested ones joined with dots: `{names.USED: hyper-parameters as really used}`, say."""
+        params = as_params(values)
+        self._mail.send(lambda store: store.set_params(self.increment_id, params))
+
+    def tags(self, tags: Mapping[str, str]) -> None:
+        tags = dict(tags)
+        self._mail.send(lambda store: store.set_tags(self.increment_id, tags))
+
+    def artifact_text(self, name: str, text: str) -> None:
+        self._artifact(name, text.encode())
+
+    def artifact_json(self, name: str, value: Any) -> None:
+        self._artifact(name, json.dumps(value, indent=2, sort_keys=True).encode())
+
+    def figure(self, name: str, png: bytes) -> None:
+        self._artifact(name, png)
+
+    def link(self) -> str:
+        """Where the run's charts open, as `Tracker.link`. Empty until the store has answered."""
+        store = self._mail.store
+        run_id = store.run_ids.get(self.increment_id) if store else None
+        return run_link(store.uri, store.experiment_id, run_id) if store and store.experiment_id and run_id else ""
+
+    def finish(
+        self,
+        status: Status,
+        *,
+        version: int | None = None,
+        summary: Mapping[str, float | None] | None = None,
+        step_rows: int = 0,
+    ) -> None:
+        """Ends the run; later calls do nothing.
+
+        Args:
+            status: FINISHED only after the commit.
+            version: what was committed; FINISHED needs it.
+            summary: the increment's metrics: on this run at `step_rows`, and, of a FINISHED one, on the lineage run
+                at the increment's place in time.
+            step_rows: rows of the increment.
+        """
+        assert status != "FINISHED" or version is not None, "FINISHED says that a version was committed"
+        if self.status is not None:
+            return
+        self.status = status
+        key, now_ms, metrics = self.increment_id, self._mail.now_ms(), summary or {}
+        self._mail.send_points(key, metrics, step_rows, now_ms)
+        if version is not None:
+            tags = {names.TAG_VERSION: str(version)}
+            self._mail.send(lambda store: store.set_tags(key, tags), vital=True)
+        if status == "FINISHED":
+            at_ms = int(names.increment_time(key).timestamp() * 1000)
+            self._mail.send_points(names.LINEAGE, metrics, names.increment_step(key), at_ms)
+        self._mail.send(lambda store: store.close_run(key, status, now_ms), vital=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt | SystemExit)
+        self.finish("KILLED" if interrupted else "FAILED")
+
+    def _artifact(self, name: str, content: bytes) -> None:
+        weight = 1 + len(content) // BYTES_PER_UNIT
+        self._mail.send(lambda store: store.put_artifact(self.increment_id, name, content), weight=weight)
+
+
+class _Mail:
+    """Calls on the store that are put down now and made later; without a store they are forgotten."""
+
+    def __init__(self, store: Store | None, clock: Callable[[], float]) -> None:
+        self.store = store
+        self._clock = clock
+        self._outbox = Outbox(store.is_alive) if store else None
+
+    def now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def send(self, call: Callable[[Store], None], *, weight: int = 1, vital: bool = False) -> None:
+        if self.store and self._outbox:
+            store = self.store
+            self._outbox.put(lambda _: call(store), [None], weight=weight, vital=vital)
+
+    def send_points(self, key: str, metrics: Mapping[str, float | None], step: int, time_ms: int) -> None:
+        points = [Point(name, value, time_ms, int(step)) for name, value in names.defined(metrics)]
+        if self.store and self._outbox and points:
+            store = self.store
+            self._outbox.put(lambda parts: store.log_points(key, parts), points, group=key)
+
+    def flush(self, timeout_s: float) -> TrackingReport:
+        return self._report(self._outbox.flush(timeout_s) if self._outbox else None)
+
+    def close(self, timeout_s: float) -> TrackingReport:
+        return self._report(self._outbox.close(timeout_s) if self._outbox else None)
+
+    def _report(self, tally: Tally | None) -> TrackingReport:
+        if self.store is None or tally is None:
+            return TrackingReport(0, 0, 0, None)
+        return TrackingReport(tally.sent - self.store.repeated, tally.dropped, self.store.repeated, tally.reason)

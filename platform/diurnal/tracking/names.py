@@ -1,0 +1,170 @@
+"""The one place where the name of a metric, a tag or a run is spelled, and where an increment gets its step.
+
+A metric is `section/name` with one slash: MLflow draws one group of charts per section. On an increment's run the
+step is the rows seen of that increment; on the lineage run it is the increment's place in time (`increment_step`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
+from types import MappingProxyType
+
+PROGRESSIVE = "progressive"
+"""Section of the scores that were made before the row was learned."""
+EVAL = "eval"
+"""Section of the scores of a frozen version over an increment that it has not seen."""
+
+TRAIN_LOG_LOSS = "train/log_loss"
+TRAIN_SKIPPED_STEPS = "train/skipped_steps"
+TRAIN_GLOBAL_STEP = "train/global_step"
+THROUGHPUT_ROWS_PER_S = "throughput/rows_per_s"
+THROUGHPUT_STEP_S = "throughput/step_s"
+THROUGHPUT_DATA_WAIT_SHARE = "throughput/data_wait_share"
+THROUGHPUT_FIRST_STEP_S = "throughput/first_step_s"
+THROUGHPUT_INCREMENT_S = "throughput/increment_s"
+LR_SPARSE = "lr/sparse"
+LR_DENSE = "lr/dense"
+CLUSTER_WORLD_SIZE = "cluster/world_size"
+CHECKPOINT_SAVE_S = "checkpoint/save_s"
+CHECKPOINT_BYTES = "checkpoint/bytes"
+DATA_ROWS = "data/rows"
+DATA_QUARANTINED_FILES = "data/quarantined_files"
+DATA_WATERMARK_LAG_S = "data/watermark_lag_s"
+
+_REPORT = {
+    "rows": "rows that were scored (padding and zero weight are not)",
+    "weight": "sum of their weights",
+    "positives": "rows with label 1",
+    "negatives": "rows with label 0",
+    "nonfinite_rows": "rows whose logit is not finite; they are in no other number",
+    "base_rate": "weighted mean label",
+    "log_loss": "weighted mean binary cross-entropy, nats",
+    "ne": "normalized entropy: log loss over the entropy of the base rate; below 1 beats the constant base rate",
+    "auc": "area under the ROC curve",
+    "auc_error": "bound on what the histogram adds to or takes from the AUC",
+    "calibration": "mean prediction over mean label; 1 is right",
+    "running_rate_ne": "NE of predicting the click rate of all rows before",
+}
+
+METRICS: Mapping[str, str] = MappingProxyType(
+    {
+        **{f"{section}/{name}": text for section in (PROGRESSIVE, EVAL) for name, text in _REPORT.items()},
+        TRAIN_LOG_LOSS: "weighted mean loss of the last steps, nats",
+        TRAIN_SKIPPED_STEPS: "steps of this increment that were skipped since the loss was not finite",
+        TRAIN_GLOBAL_STEP: "optimizer steps of the whole lineage",
+        THROUGHPUT_ROWS_PER_S: "rows per second over all workers",
+        THROUGHPUT_STEP_S: "seconds of one step",
+        THROUGHPUT_DATA_WAIT_SHARE: "share of the time in which the step loop waits for a batch",
+        THROUGHPUT_FIRST_STEP_S: "seconds from the start of the increment to the end of its first step",
+        THROUGHPUT_INCREMENT_S: "seconds of the whole increment, commit included",
+        LR_SPARSE: "learning rate of the embedding tables, schedule applied",
+        LR_DENSE: "learning rate of the dense layers, schedule applied",
+        CLUSTER_WORLD_SIZE: "training workers",
+        CHECKPOINT_SAVE_S: "seconds of the commit",
+        CHECKPOINT_BYTES: "size of the version on disk",
+        DATA_ROWS: "rows of the increment",
+        DATA_QUARANTINED_FILES: "files that were left out since they cannot be read",
+        DATA_WATERMARK_LAG_S: "seconds from the newest event to the commit",
+    }
+)
+"""Every metric with a fixed name, and what it means. Counts per feature are named by `count_metrics`."""
+
+TAG_KIND = "diurnal.kind"
+"""`lineage` or `increment`."""
+TAG_MODEL = "diurnal.model"
+TAG_INCREMENT = "diurnal.increment"
+TAG_ATTEMPT = "diurnal.attempt"
+"""The newest attempt; the outcome of an earlier one is in `diurnal.attempt.<number>`."""
+TAG_VERSION = "diurnal.version"
+TAG_PARENT_VERSION = "diurnal.parent_version"
+TAG_FINGERPRINT = "diurnal.fingerprint"
+TAG_CHANGED_PARAMS = "diurnal.changed_params"
+"""JSON of the parameters that differ in the newest attempt, since a parameter itself cannot change."""
+TAG_WRITER = "diurnal.writer"
+"""Marks the process that created the run; it may delete only such runs."""
+
+LINEAGE = "lineage"
+INCREMENT = "increment"
+
+USED = "used"
+"""Prefix of the parameters that say what the optimizers really use."""
+
+CONFIG_ARTIFACT = "config.json"
+PLAN_ARTIFACT = "plan.txt"
+CALIBRATION_ARTIFACT = "calibration.png"
+
+
+def increment_time(increment_id: str) -> datetime:
+    """The first instant of the increment, UTC. `increment_id` is `YYYY-MM-DD` or `YYYY-MM-DDTHH`."""
+    day, _, hour = increment_id.partition("T")
+    start = date.fromisoformat(day)
+    return datetime(start.year, start.month, start.day, int(hour or 0), tzinfo=UTC)
+
+
+def increment_step(increment_id: str) -> int:
+    """Days since 1970-01-01 for a day, hours since then for an hour: points sort, and a gap in time is a gap."""
+    unit_s = 3600 if "T" in increment_id else 86400
+    return int(increment_time(increment_id).timestamp()) // unit_s
+
+
+def increment_run_name(increment_id: str) -> str:
+    return f"{'hourly' if 'T' in increment_id else 'daily'}-{increment_id}"
+
+
+def attempt_tag(attempt: int | str) -> str:
+    """Tag that says how an earlier attempt ended."""
+    return f"{TAG_ATTEMPT}.{attempt}"
+
+
+def undefined_tag(section: str) -> str:
+    """Tag that says why a metric of the section has no number."""
+    return f"diurnal.undefined.{section}"
+
+
+def library_tag(library: str) -> str:
+    return f"diurnal.library.{library}"
+
+
+def report_metrics(section: str, report: Mapping[str, object]) -> dict[str, float | None]:
+    """Metrics of a metrics report's `to_dict()`; its undefined values stay None."""
+    return {f"{section}/{name}": _number(report[name]) for name in _REPORT if name in report}
+
+
+def report_tags(section: str, report: Mapping[str, object]) -> dict[str, str]:
+    """Why something of the report is undefined; the empty text when nothing is, so that a retry clears it."""
+    return {undefined_tag(section): str(report.get("reason") or "")}
+
+
+def count_metrics(counts: Mapping[str, int]) -> dict[str, float | None]:
+    """Metrics of encode's counts `kind/feature/what`: a total per what, and each feature that is not zero.
+
+    `sparse/user/unknown` becomes `sparse/user.unknown` and adds to `sparse/unknown`; dense features are in `data/`.
+    """
+    metrics: dict[str, float | None] = {}
+    for name, count in counts.items():
+        kind, feature, what = name.split("/", 2)
+        section = "sparse" if kind == "sparse" else "data"
+        total = f"{section}/{what}"
+        metrics[total] = (metrics.get(total) or 0.0) + count
+        if count:
+            metrics[f"{section}/{feature}.{what}"] = float(count)
+    return metrics
+
+
+def defined(metrics: Mapping[str, float | None]) -> Iterable[tuple[str, float]]:
+    """The metrics that are numbers, under keys that the store takes: None, NaN and infinities are left out."""
+    for key, value in metrics.items():
+        if value is not None and math.isfinite(value):
+            yield store_key(key), float(value)
+
+
+def store_key(key: str) -> str:
+    """`key` within MLflow's alphabet and length, so that one odd name does not refuse a whole batch."""
+    return re.sub(r"[^A-Za-z0-9_\-./ ]", "_", key)[:250]
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

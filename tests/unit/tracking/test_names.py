@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import date, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diurnal.metrics.report import Report, report_from_sums
+from diurnal.tracking import names
+
+
+@given(st.dates(date(1970, 1, 1), date(2100, 1, 1)))
+def test_steps_of_days_are_one_apart(day: date) -> None:
+    assert names.increment_step((day + timedelta(days=1)).isoformat()) == names.increment_step(day.isoformat()) + 1
+
+
+@given(st.datetimes(datetime(1970, 1, 1), datetime(2100, 1, 1)))
+def test_steps_of_hours_are_one_apart(time: datetime) -> None:
+    ids = [f"{t:%Y-%m-%dT%H}" for t in (time, time + timedelta(hours=1))]
+    assert names.increment_step(ids[1]) == names.increment_step(ids[0]) + 1
+
+
+def test_run_names_say_what_an_increment_is() -> None:
+    assert names.increment_run_name("2026-01-02") == "daily-2026-01-02"
+    assert names.increment_run_name("2026-01-02T05") == "hourly-2026-01-02T05"
+
+
+def test_every_metric_is_in_one_section() -> None:
+    sections = {"train", "eval", "progressive", "data", "throughput", "lr", "cluster", "checkpoint", "sparse"}
+    assert all(key.count("/") == 1 and key.split("/")[0] in sections for key in names.METRICS)
+    assert all(names.store_key(key) == key for key in names.METRICS)
+
+
+def test_every_number_of_a_report_is_a_metric() -> None:
+    report = report_from_sums([30, 10, 0, 30.0, 10.0, 9.0, 20.0]).to_dict()
+    metrics = names.report_metrics(names.EVAL, report)
+    assert set(metrics) == {f"eval/{f.name}" for f in fields(Report)} - {"eval/reason"}
+    assert set(metrics) <= set(names.METRICS)
+
+
+@pytest.mark.parametrize("sums", [[50, 0, 0, 50.0, 0.0, 5.0, 6.0], [0, 50, 0, 0.0, 50.0, 5.0, 6.0], [0] * 7])
+def test_what_is_undefined_is_no_number_but_has_counts_and_a_reason(sums: list[float]) -> None:
+    """torchmetrics#2494: one class makes an AUC of 0 elsewhere."""
+    report = report_from_sums(sums).to_dict()
+    sent = dict(names.defined(names.report_metrics(names.EVAL, report)))
+    assert not {"eval/ne", "eval/auc"} & set(sent)
+    assert (sent["eval/negatives"], sent["eval/positives"]) == (sums[0], sums[1])
+    assert names.report_tags(names.EVAL, report)["diurnal.undefined.eval"]
+
+
+def test_only_finite_numbers_are_sent() -> None:
+    metrics = {"a/x": 1, "a/none": None, "a/nan": float("nan"), "a/inf": float("inf"), "a/odd(name)": 2.0}
+    assert dict(names.defined(metrics)) == {"a/x": 1.0, "a/odd_name_": 2.0}
+
+
+def test_counts_are_totals_and_the_features_that_have_some() -> None:
+    counts = {"dense/age/null": 2, "dense/size/null": 0, "sparse/user/unknown": 3, "sparse/item/unknown": 4}
+    assert names.count_metrics(counts) == {
+        "data/null": 2,
+        "data/age.null": 2,
+        "sparse/unknown": 7,
+        "sparse/user.unknown": 3,
+        "sparse/item.unknown": 4,
+    }
