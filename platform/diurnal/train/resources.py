@@ -29,7 +29,7 @@ def needed_cpus(config: Config) -> float:
 
 @contextmanager
 def cluster(config: Config) -> Iterator[None]:
-    """Joins the cluster at `workers.address`, or starts one on this machine and ends it afterwards.
+    """The cluster that is joined already, or the one at `workers.address`, or one started here and ended afterwards.
 
     A cluster that is started here is told of as many CPUs as the run asks for, though the machine may have fewer:
     Ray counts CPUs, it does not bind them.
@@ -37,27 +37,39 @@ def cluster(config: Config) -> Iterator[None]:
     Raises:
         ResourceError: when the cluster's total is too small, with the numbers.
     """
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     import ray
 
-    if ray.is_initialized():
-        _refuse_what_never_fits(config, ray.cluster_resources())
-        yield
-        return
-    quiet = {"logging_level": logging.WARNING, "log_to_driver": False}
-    if config.workers.address:
-        ray.init(address=config.workers.address, **quiet)
-    else:
-        num_cpus = max(os.cpu_count() or 1, math.ceil(needed_cpus(config)))
-        ray.init(
-            num_cpus=num_cpus, object_store_memory=OBJECT_STORE_BYTES, include_dashboard=False, **quiet
-        )
+    is_own = not ray.is_initialized()
+    if is_own and config.workers.address:
+        _set_environment()
+        ray.init(address=config.workers.address, logging_level=logging.WARNING, log_to_driver=False)
+    elif is_own:
+        start_local(max(os.cpu_count() or 1, math.ceil(needed_cpus(config))))
     try:
         _refuse_what_never_fits(config, ray.cluster_resources())
         yield
     finally:
-        ray.shutdown()
+        if is_own:
+            ray.shutdown()
+
+
+def start_local(num_cpus: int) -> None:
+    """Starts a quiet Ray cluster on this machine and joins it."""
+    _set_environment()
+    import ray
+
+    ray.init(
+        num_cpus=num_cpus,
+        object_store_memory=OBJECT_STORE_BYTES,
+        include_dashboard=False,
+        logging_level=logging.WARNING,
+        log_to_driver=False,
+    )
+
+
+def _set_environment() -> None:
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 def _refuse_what_never_fits(config: Config, total: dict[str, float]) -> None:

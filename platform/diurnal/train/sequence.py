@@ -51,8 +51,8 @@ class Sequence:
             first_step_s=time.time(),
         )
         loaded_s = time.time()
-        if rank == 0:
-            self._tell("model", **self._learner.describe(), loaded=loaded.lines if loaded is not None else [])
+        lines = loaded.lines if loaded is not None else []
+        self._tell("model", **self._learner.describe(), loaded=lines)
 
     def train(self) -> None:
         plans = [StreamPlan.from_json(fit.plan) for fit in self._spec.fits]

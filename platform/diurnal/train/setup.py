@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from diurnal.config import Config
 from diurnal.data.encode import count_names
@@ -48,3 +50,24 @@ class Learner:
             read_cpus=self.config.data.read_cpus,
         )
         return Feed(reader, self.device)
+
+    def describe(self) -> dict[str, Any]:
+        """The plan and the hyper-parameters that are really used, of all ranks. A collective call."""
+        used: list[dict[str, Any]] = [{}] * self.world_size
+        dist.all_gather_object(used, self.parallel.hyperparameters())
+        merged = {kind: numbers for ranks in reversed(used) for kind, numbers in ranks.items()}
+        return {
+            "plan": str(self.parallel.plan.report),
+            "hyperparameters": merged,
+            "world_size": self.world_size,
+        }
+
+
+def build_learner(config: Config, rank: int, world_size: int, device: torch.device) -> Learner:
+    """A model with its starting values, spread over the ranks. A collective call."""
+    if config.workers.threads:
+        torch.set_num_threads(config.workers.threads)
+    plan = make_plan(config, Topology.of_process_group("cuda" if device.type == "cuda" else "cpu"))
+    model = build_dlrm(config, device)
+    parallel = parallelize(config, model, device, plan)
+    return Learner(config, parallel, rank, world_size, device, Schedule(config.optim.schedule))

@@ -121,7 +121,6 @@ class Watch:
         if not learning:
             self.open_run.log(names.report_metrics(names.EVAL, report), data["rows"])
             return
-        used = self.model["hyperparameters"]
         points = {
             names.TRAIN_LOG_LOSS: data["window_log_loss"],
             names.TRAIN_SKIPPED_STEPS: data["num_skipped_steps"],
@@ -130,7 +129,7 @@ class Watch:
             names.THROUGHPUT_DATA_WAIT_SHARE: data["wait_share"],
             names.LR_SPARSE: self.config.optim.sparse.lr * data["lr_factor"],
             names.LR_DENSE: self.config.optim.dense.lr * data["lr_factor"],
-            names.CLUSTER_WORLD_SIZE: used["world_size"],
+            names.CLUSTER_WORLD_SIZE: self.model["world_size"],
         }
         self.open_run.log({**names.report_metrics(names.PROGRESSIVE, report), **points}, data["rows"])
 
@@ -163,7 +162,7 @@ class Watch:
             names.THROUGHPUT_INCREMENT_S: data["increment_s"],
             names.CHECKPOINT_SAVE_S: data["save_s"],
             names.CHECKPOINT_BYTES: data["bytes"],
-            names.CLUSTER_WORLD_SIZE: self.model["hyperparameters"]["world_size"],
+            names.CLUSTER_WORLD_SIZE: self.model["world_size"],
             names.DATA_ROWS: learned["rows"],
         }
         if learned["watermark_us"] is not None:
