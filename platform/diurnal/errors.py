@@ -82,6 +82,13 @@ class ResourceError(DiurnalError):
     title = "resources"
 
 
+class LeaseHeld(DiurnalError):
+    """Another process trains this model."""
+
+    title = "lease"
+    exit_code = EXIT_LEASED
+
+
 class TrainingError(DiurnalError):
     """Training cannot go on: too many steps were not finite, or weights are out of bounds."""
 
