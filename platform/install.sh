@@ -67,11 +67,13 @@ explain() {
     die "pip stopped, see $log; run make again to go on"
 }
 
-# On a terminal: the log's last line, until this script ends.
+# On a terminal: the time, and the log's last line, until this script ends.
 follow() {
+    waited_s=0
     while kill -0 $$ 2>/dev/null; do
-        printf '\r\033[K%s' "$(tail -n 1 "$log" | cut -c 1-100)" >&2
+        printf '\r\033[K%s s  %s' "$waited_s" "$(tail -n 1 "$log" | cut -c 1-70)" >&2
         sleep 1
+        waited_s=$((waited_s + 1))
     done
 }
 

@@ -36,6 +36,7 @@ SHA256 = {
     "item": "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
 }
 DAY_US = 86_400_000_000
+AGE_BUCKETS = (18, 25, 30, 35, 45, 55)
 STATE = "_converted.json"
 LIKED_FROM = 4.0
 """A rating from here on is a positive."""
@@ -135,26 +136,29 @@ def _rows_by_id(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def with_inputs(ratings: pa.Table) -> pa.Table:
-    """Adds hour, weekday and the past-only inputs; the rows stay as they are, in order of time."""
+    """Adds hour, weekday, the film's age and the past-only inputs; rows stay as they are, in order of time."""
     when = ratings["event_time"]
-    hour, weekday = pa.compute.hour(when), pa.compute.day_of_week(when)
     genres = ratings["genres"].combine_chunks()
-    log = past_only.Log(
+    age = ratings["age"].to_numpy().astype(np.int64)
+    rows = past_only.Rows(
         day=when.cast(pa.int64()).to_numpy() // DAY_US,
         user=_codes(ratings["user"]),
         item=_codes(ratings["item"]),
-        age=ratings["age"].to_numpy().astype(np.int64),
+        age=age,
+        age_bucket=np.searchsorted(AGE_BUCKETS, age, side="right").astype(np.int64),
         gender=_codes(ratings["gender"]),
         occupation=_codes(ratings["occupation"]),
-        zip_prefix=_codes(ratings["zip_prefix"]),
-        year=_codes(ratings["year"].fill_null(0)),
         genre_row=pa.compute.list_parent_indices(genres).to_numpy(),
         genre_code=_codes(pa.compute.list_flatten(genres)),
-        label=ratings["label"].to_numpy().astype(np.float64),
     )
     film_age = pa.compute.max_element_wise(pa.compute.subtract(pa.compute.year(when), ratings["year"]), 0)
-    added = {"hour": hour, "weekday": weekday, "film_age_years": film_age.cast(pa.float32())} | past_only.past_only_features(log)
-    return pa.table({name: ratings[name] for name in ratings.column_names} | added)
+    known_before = {
+        "hour": pa.compute.hour(when),
+        "weekday": pa.compute.day_of_week(when),
+        "film_age_years": film_age.cast(pa.float32()),
+    }
+    inputs = past_only.past_only_inputs(rows, ratings["label"].to_numpy().astype(np.float64))
+    return pa.table({name: ratings[name] for name in ratings.column_names} | known_before | inputs)
 
 
 def _codes(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:

@@ -1,14 +1,13 @@
 """Dense inputs that look at the past: every value of a day is made from the rows of earlier days alone.
 
-`past_only_features` walks over the days once. For each day it first reads the counters as the day before left them,
-for all rows of the day, and only then counts the day in; so neither a row's own outcome nor a row of the same day
-reaches an input. Rates are smoothed: `(positives + strength * prior) / (rows + strength)`, where the prior is the
-rate of a coarser group, such as the item's rate for item x gender.
+`inputs_of_day` gets the earlier days with their labels, and the day's own rows without: a row's outcome, or that of
+another row of the same day, cannot reach an input. What it returns are counters and *effects*: how much more often than
+expected somebody likes something, shrunk towards zero while there are few rows, `sum of residuals / (rows + strength)`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -16,150 +15,131 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-AGE_BUCKETS = (18, 25, 30, 35, 45, 55)
 RECENT_DAYS = 14.0
-"""Half-life of the counters of what happened recently."""
-
-LIFT_ROWS = 5.0
-"""Rows at zero lift that a user or an item starts with."""
+"""Half-life of an item's recent share."""
+MAIN_STRENGTH = 5.0
+"""Rows without effect that every user and item starts with."""
+GROUP_STRENGTH = 20.0
+"""The same for groups, such as a genre among women."""
+SWEEPS = 2
 
 
 @dataclass(frozen=True)
-class Log:
-    """Ratings in order of time. Codes are dense, from 0; `genre_row` and `genre_code` list each row's genres."""
+class Rows:
+    """Ratings in order of time, without their outcome. Codes are dense, from 0."""
 
     day: Ints
     user: Ints
     item: Ints
     age: Ints
+    age_bucket: Ints
     gender: Ints
     occupation: Ints
-    zip_prefix: Ints
-    year: Ints
     genre_row: Ints
+    """With `genre_code`: one entry per row and genre, in order of the rows."""
     genre_code: Ints
-    label: Floats
+
+    def __len__(self) -> int:
+        return len(self.day)
+
+    def part(self, start: int, stop: int) -> Rows:
+        low, high = np.searchsorted(self.genre_row, (start, stop))
+        parts = {f.name: getattr(self, f.name)[start:stop] for f in fields(self) if not f.name.startswith("genre_")}
+        return Rows(genre_row=self.genre_row[low:high] - start, genre_code=self.genre_code[low:high], **parts)
 
 
-class Counter:
-    """Rows and positives per key, over the days that were counted in."""
-
-    def __init__(self, keys: Ints, label: Floats) -> None:
-        self._keys, self._label = keys, label
-        size = int(keys.max(initial=0)) + 1
-        self._rows, self._positives = np.zeros(size), np.zeros(size)
-
-    def rows(self, part: slice | Ints) -> Floats:
-        return self._rows[self._keys[part]]
-
-    def rate(self, part: slice | Ints, prior: Floats | float, strength: float) -> Floats:
-        keys = self._keys[part]
-        return (self._positives[keys] + strength * prior) / (self._rows[keys] + strength)
-
-    def count_in(self, part: slice | Ints) -> None:
-        np.add.at(self._rows, self._keys[part], 1.0)
-        np.add.at(self._positives, self._keys[part], self._label[part])
-
-    def fade(self, factor: float) -> None:
-        self._rows *= factor
-        self._positives *= factor
+def past_only_inputs(rows: Rows, label: Floats) -> dict[str, npt.NDArray[np.float32]]:
+    """The inputs of all days, one float32 column each, in the order of the rows."""
+    _, starts = np.unique(rows.day, return_index=True)
+    edges = [*starts.tolist(), len(rows)]
+    days = [
+        inputs_of_day(rows.part(0, start), label[:start], rows.part(start, stop))
+        for start, stop in zip(edges[:-1], edges[1:], strict=True)
+    ]
+    return {name: np.concatenate([day[name] for day in days]).astype(np.float32) for name in days[0]}
 
 
-def past_only_features(log: Log) -> dict[str, npt.NDArray[np.float32]]:
-    """One float32 column per input, in the order of the log's rows."""
-    return _Past(log).walk()
+def inputs_of_day(past: Rows, past_label: Floats, today: Rows) -> dict[str, Floats]:
+    """Inputs of one day's rows.
+
+    `user_effect` and `item_effect` are a two-way fit, `label = rate + user + item`, by a few sweeps of ridge
+    regression; the other effects are made of what it leaves unexplained.
+    """
+    rate = (past_label.sum() + 5.0) / (len(past) + 10.0)
+    user_effect = item_effect = np.zeros(1)
+    for _ in range(SWEEPS):
+        left = past_label - rate - _look_up(user_effect, past.user)
+        item_effect = _shrunk_means(past.item, left, MAIN_STRENGTH)
+        left = past_label - rate - _look_up(item_effect, past.item)
+        user_effect = _shrunk_means(past.user, left, MAIN_STRENGTH)
+    residual = past_label - rate - _look_up(user_effect, past.user) - _look_up(item_effect, past.item)
+    return {
+        "user_rows": _look_up(np.bincount(past.user, minlength=1), today.user),
+        "item_rows": _look_up(np.bincount(past.item, minlength=1), today.item),
+        "item_recent_share": _recent_share(past, today),
+        "user_effect": _look_up(user_effect, today.user),
+        "item_effect": _look_up(item_effect, today.item),
+        "alike_item_effect": _effect_among_alike(past, residual, today),
+        **_genre_effects(past, residual, today),
+    }
 
 
-class _Past:
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        num_genres = int(log.genre_code.max(initial=0)) + 1
-        bucket = np.searchsorted(np.array(AGE_BUCKETS), log.age, side="right").astype(np.int64)
-        of_row = {"user": log.user, "gender": log.gender, "age": bucket, "occupation": log.occupation}
-        self._counters = {name: Counter(key, log.label) for name, key in of_row.items()}
-        self._counters["all"] = Counter(np.zeros_like(log.item), log.label)
-        self._counters["item"] = Counter(log.item, log.label)
-        self._counters["zip"] = Counter(log.zip_prefix, log.label)
-        self._counters["year"] = Counter(log.year, log.label)
-        self._recent = Counter(log.item, log.label)
-        for name in ("gender", "age", "occupation"):
-            key = log.item * (int(of_row[name].max(initial=0)) + 1) + of_row[name]
-            self._counters[f"item_{name}"] = Counter(key, log.label)
-        pair_label = log.label[log.genre_row]
-        self._genres = {"all": Counter(log.genre_code, pair_label)}
-        for name, key in of_row.items():
-            self._genres[name] = Counter(key[log.genre_row] * num_genres + log.genre_code, pair_label)
-        self._user_lift = np.zeros(int(log.user.max(initial=0)) + 1)
-        self._item_lift = np.zeros(int(log.item.max(initial=0)) + 1)
-        self._first_day = np.full(int(log.item.max(initial=0)) + 1, np.inf)
-        self._last_day = np.full(int(log.user.max(initial=0)) + 1, np.nan)
+def _look_up(values: npt.NDArray[np.generic], keys: Ints) -> Floats:
+    """`values[keys]`; zero where there is no value yet."""
+    known = keys < len(values)
+    return np.where(known, values[np.where(known, keys, 0)], 0.0).astype(np.float64)
 
-    def walk(self) -> dict[str, npt.NDArray[np.float32]]:
-        days, starts = np.unique(self._log.day, return_index=True)
-        edges = [*starts.tolist(), len(self._log.day)]
-        parts: list[dict[str, Floats]] = []
-        previous = float(days[0]) if len(days) else 0.0
-        for day, start, stop in zip(days.tolist(), edges[:-1], edges[1:], strict=True):
-            self._recent.fade(0.5 ** ((day - previous) / RECENT_DAYS))
-            previous = float(day)
-            rows = slice(start, stop)
-            pairs = slice(*np.searchsorted(self._log.genre_row, (start, stop)).tolist())
-            parts.append(self._read(float(day), rows) | self._read_genres(rows, pairs))
-            self._count_in(float(day), rows, pairs)
-        return {name: np.concatenate([p[name] for p in parts]).astype(np.float32) for name in parts[0]}
 
-    def _read(self, day: float, rows: slice) -> dict[str, Floats]:
-        log, of = self._log, self._counters
-        overall = of["all"].rate(rows, 0.5, 10.0)
-        item = of["item"].rate(rows, overall, 5.0)
-        first = self._first_day[log.item[rows]]
-        away = day - self._last_day[log.user[rows]]
-        columns = {
-            "user_rows": of["user"].rows(rows),
-            "user_rate": of["user"].rate(rows, overall, 5.0),
-            "user_days_away": np.nan_to_num(away, nan=0.0),
-            "item_rows": of["item"].rows(rows),
-            "item_rate": item,
-            "item_recent_rows": self._recent.rows(rows),
-            "item_recent_rate": self._recent.rate(rows, item, 5.0),
-            "item_age_days": np.where(np.isfinite(first), day - first, 0.0),
-            "overall_rate": overall,
-            "user_lift": self._user_lift[log.user[rows]] / (of["user"].rows(rows) + LIFT_ROWS),
-            "item_lift": self._item_lift[log.item[rows]] / (of["item"].rows(rows) + LIFT_ROWS),
-        }
-        for name in ("gender", "age", "occupation", "zip", "year"):
-            columns[f"{name}_rate"] = of[name].rate(rows, overall, 20.0)
-        for name in ("gender", "age", "occupation"):
-            columns[f"item_{name}_rate"] = of[f"item_{name}"].rate(rows, item, 5.0)
-        return columns
+def _shrunk_means(keys: Ints, values: Floats, strength: float) -> Floats:
+    rows = np.bincount(keys, minlength=1)
+    return np.bincount(keys, weights=values, minlength=1) / (rows + strength)
 
-    def _read_genres(self, rows: slice, pairs: slice) -> dict[str, Floats]:
-        """Rates of the row's genres, averaged over them."""
-        num_rows = rows.stop - rows.start
-        row = self._log.genre_row[pairs] - rows.start
-        num = np.maximum(np.bincount(row, minlength=num_rows), 1)
-        overall = self._counters["all"].rate(rows, 0.5, 10.0)[:1]
-        base = self._genres["all"].rate(pairs, overall, 20.0)
-        columns = {"genre_rate": base}
-        for name in ("user", "gender", "age", "occupation"):
-            columns[f"{name}_genre_rate"] = self._genres[name].rate(pairs, base, 5.0)
-        columns["user_genre_rows"] = self._genres["user"].rows(pairs)
-        return {name: np.bincount(row, weights=v, minlength=num_rows) / num for name, v in columns.items()}
 
-    def _count_in(self, day: float, rows: slice, pairs: slice) -> None:
-        items, users = self._log.item[rows], self._log.user[rows]
-        self._count_lifts(rows, items, users)
-        for counter in (*self._counters.values(), self._recent):
-            counter.count_in(rows)
-        for counter in self._genres.values():
-            counter.count_in(pairs)
-        self._first_day[items] = np.minimum(self._first_day[items], day)
-        self._last_day[users] = day
+def _recent_share(past: Rows, today: Rows) -> Floats:
+    """Log of an item's share of the recent rows, against an equal share: stationary, unlike a count."""
+    age_days = float(today.day[0]) - past.day
+    recent = np.bincount(past.item, weights=0.5 ** (age_days / RECENT_DAYS), minlength=1)
+    num_items = max(1, int(np.count_nonzero(recent)))
+    return np.log((_look_up(recent, today.item) + 0.5) / (recent.sum() / num_items + 0.5))
 
-    def _count_lifts(self, rows: slice, items: Ints, users: Ints) -> None:
-        """How much more the user likes than others do of the same films, and the film than others please its users."""
-        overall = self._counters["all"].rate(rows, 0.5, 10.0)
-        expected_of_item = self._counters["item"].rate(rows, overall, LIFT_ROWS)
-        expected_of_user = overall + self._user_lift[users] / (self._counters["user"].rows(rows) + LIFT_ROWS)
-        np.add.at(self._user_lift, users, self._log.label[rows] - expected_of_item)
-        np.add.at(self._item_lift, items, self._log.label[rows] - expected_of_user)
+
+def _genre_effects(past: Rows, residual: Floats, today: Rows) -> dict[str, Floats]:
+    """Of a row's genres, averaged: over everybody, for this user, and for people of this gender, of this age."""
+    num_genres = 1 + max(int(rows.genre_code.max(initial=0)) for rows in (past, today))
+    num_of_row = np.bincount(today.genre_row, minlength=len(today))
+    left = residual[past.genre_row]
+    effects = {}
+    for name, then, now in (
+        ("genre", None, None),
+        ("user_genre", past.user, today.user),
+        ("gender_genre", past.gender, today.gender),
+        ("age_genre", past.age_bucket, today.age_bucket),
+    ):
+        group_then = 0 if then is None else (then * num_genres)[past.genre_row]
+        group_now = 0 if now is None else (now * num_genres)[today.genre_row]
+        means = _shrunk_means(group_then + past.genre_code, left, GROUP_STRENGTH)
+        of_pair = _look_up(means, group_now + today.genre_code)
+        total = np.bincount(today.genre_row, weights=of_pair, minlength=len(today))
+        effects[f"{name}_effect"] = total / np.maximum(num_of_row, 1)
+    return effects
+
+
+def _effect_among_alike(past: Rows, residual: Floats, today: Rows) -> Floats:
+    """How the item pleases people like this one: past users weigh more the nearer they are in age, three times when of
+    the same gender and twice when of the same occupation."""
+    if not len(past):
+        return np.zeros(len(today))
+    _, someone = np.unique(past.user, return_index=True)
+    _, first, who = np.unique(today.user, return_index=True, return_inverse=True)
+    near = np.exp(-np.abs(today.age[first][:, None] - past.age[someone][None]) / 10.0)
+    near *= np.where(today.gender[first][:, None] == past.gender[someone][None], 3.0, 1.0)
+    near *= np.where(today.occupation[first][:, None] == past.occupation[someone][None], 2.0, 1.0)
+    items, column = np.unique(today.item, return_inverse=True)
+    matters = np.flatnonzero(np.isin(past.item, items))
+    user = np.searchsorted(past.user[someone], past.user[matters])
+    cell = user * len(items) + np.searchsorted(items, past.item[matters])
+    shape = (len(someone), len(items))
+    liked = np.bincount(cell, weights=residual[matters], minlength=shape[0] * shape[1]).reshape(shape)
+    rated = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    effect = (near @ liked) / (near @ rated + GROUP_STRENGTH * near.mean())
+    return effect[who, column]

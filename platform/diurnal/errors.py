@@ -14,6 +14,9 @@ EXIT_FAULT = 2
 EXIT_HELD = 3
 EXIT_LEASED = 4
 
+MAX_SHOWN = 20
+"""Faults that a message spells out; all of them are in the error."""
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -44,7 +47,8 @@ class DiurnalError(Exception):
             text = message
         else:
             count = len(self.faults)
-            text = "\n".join([f"{self.title}: {count} fault{'' if count == 1 else 's'}", *map(str, self.faults)])
+            shown = [f"{self.title}: {count} fault{'' if count == 1 else 's'}", *map(str, self.faults[:MAX_SHOWN])]
+            text = "\n".join(shown + [f"... and {count - MAX_SHOWN} more"] * (count > MAX_SHOWN))
         super().__init__(text)
 
     def __reduce__(self):

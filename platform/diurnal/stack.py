@@ -1,4 +1,4 @@
-"""Library versions that belong together: written, checked and loaded here. Installed metadata only, until `load_operators`.
+"""Library versions that belong together: written, checked and loaded here.
 
 torch, torchrec and fbgemm are one set: fbgemm's C++ operators are built against one torch release and do not load in
 another. fbgemm has two packages, `fbgemm-gpu-cpu` and `fbgemm-gpu` (CUDA), that write the same folder.
@@ -11,6 +11,8 @@ import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 from diurnal.errors import Fault, StackError
 
@@ -76,7 +78,7 @@ def load_operators() -> None:
 
 
 def _find(name: str, search: Sequence[str] | None) -> metadata.Distribution | None:
-    where = {} if search is None else {"path": list(search)}
+    where: dict[str, Any] = {} if search is None else {"path": list(search)}
     return next(iter(metadata.distributions(name=name, **where)), None)
 
 
@@ -114,9 +116,8 @@ def _damaged_files(name: str, search: Sequence[str] | None) -> list[str]:
     for file in (distribution.files if distribution is not None else None) or ():
         if file.suffix != ".so" and file.name != "__init__.py":
             continue
-        path = file.locate()
         try:
-            whole = file.size in (None, path.stat().st_size)
+            whole = file.size in (None, Path(file.locate()).stat().st_size)
         except OSError:
             whole = False
         if not whole:
@@ -150,15 +151,19 @@ def _load_fault(error: Exception, versions: dict[str, str]) -> Fault:
         fix = f"pip uninstall -y {_GPU} && {install_line()}"
         return Fault(where, "the NVIDIA driver's library is missing", f"{_GPU} runs on machines with its driver", fix)
     if isinstance(error, ModuleNotFoundError):
-        fix = f"pip install {error.name}" if error.name not in ("fbgemm_gpu", "torch", "torchrec") else install_line(gpu)
+        is_ours = (error.name or "").partition(".")[0] in ("torch", "fbgemm_gpu", "torchrec")
+        fix = _reinstall_line(gpu) if is_ours else f"pip install {error.name}"
         return Fault(where, f"no module {error.name}", "every module they import is installed", fix)
-    found = "a compiled library that was built for other versions than these"
+    found = text.partition("\n")[0][:160]
+    if not found or "symbol" in text or ".so" in text:
+        found = "a compiled library that was built for other versions than these"
     fix = f"{_reinstall_line(gpu)} (the library's own words: python -c 'import fbgemm_gpu')"
     return Fault(where, found, "compiled libraries of one set, each as its package brought it", fix)
 
 
 def _reinstall_line(gpu: bool) -> str:
-    return install_line(gpu).replace("pip install", "pip install --force-reinstall --no-deps")
+    torch, torchrec = install_line(gpu).split(" && ")
+    return f"{torch} --force-reinstall --no-deps && {torchrec} --force-reinstall"
 
 
 @contextmanager

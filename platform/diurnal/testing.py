@@ -31,10 +31,14 @@ from diurnal.checkpoint.points import KILL_AT
 from diurnal.config import Config
 
 if TYPE_CHECKING:
-    from diurnal.data.batch import Batch
+    from torch import Tensor
 
-PRELOADED = ("__main__", "torch.distributed.checkpoint", "torchrec", "diurnal.checkpoint", "diurnal.sharding.parallel")
-"""What the server imports before the first world; all of it is free of threads until it is used."""
+    from diurnal.data.batch import Batch
+    from diurnal.sharding.parallel import Parallel
+
+PRELOADED = ("__main__", "diurnal.checkpoint.load", "diurnal.checkpoint.save", "diurnal.data.batch")
+"""What the server imports before the first world, and torch and torchrec with it: no thread is started by that, so that
+the server can be forked."""
 
 GRACE_S = 5.0
 """How long the other ranks may go on after one has failed or died."""
@@ -56,6 +60,8 @@ class _Rank:
     error: BaseException | None = None
     failed_at_s: float = float("inf")
     is_done: bool = False
+    exit_code: int | None = None
+    """Of a process that ended by itself; None for one that had to be killed."""
 
 
 def by_value(body: Callable[..., T]) -> Callable[..., T]:
@@ -91,13 +97,12 @@ def run_world(
     ranks = _play(body, world_size, args, timeout_s, env or {})
     failed = min(range(world_size), key=lambda rank: ranks[rank].failed_at_s)
     error = ranks[failed].error
-    if error is not None:
+    has_died = any(state.exit_code and state.error is None for state in ranks)
+    if error is not None and not has_died:
         error.add_note(f"on rank {failed} of {world_size}")
         raise error
-    for rank, state in enumerate(ranks):
-        if not state.is_done:
-            what = f"died with exit code {state.process.exitcode}"
-            raise WorldError(f"rank {rank} of {world_size} {what} (-9 also after {timeout_s} s)\n{state.output}")
+    if not all(state.is_done for state in ranks):
+        raise WorldError("\n".join(_what_became(rank, state, timeout_s) for rank, state in enumerate(ranks)))
     return [state.value for state in ranks]
 
 
@@ -111,9 +116,18 @@ def kill_world(
         WorldError: the rank did not die at the point.
     """
     ranks = _play(body, world_size, args, timeout_s, {KILL_AT: f"{point}@{rank}"})
-    exit_code = ranks[rank].process.exitcode
-    if ranks[rank].is_done or exit_code != -signal.SIGKILL or ranks[rank].error is not None:
-        raise WorldError(f"rank {rank} was not killed at {point}: {ranks[rank].error!r}\n{ranks[rank].output}")
+    if ranks[rank].exit_code != -signal.SIGKILL:
+        raise WorldError(f"no kill at {point}: {_what_became(rank, ranks[rank], timeout_s)}") from ranks[rank].error
+
+
+def _what_became(rank: int, state: _Rank, timeout_s: float) -> str:
+    if state.is_done:
+        return f"rank {rank} was done"
+    if state.error is not None:
+        return f"rank {rank} raised {state.error!r}"
+    if state.exit_code is None:
+        return f"rank {rank} was not done after {timeout_s} s:\n{state.output}"
+    return f"rank {rank} died with exit code {state.exit_code}:\n{state.output}"
 
 
 def _dumps(value: Any) -> bytes:
@@ -152,9 +166,11 @@ def _play(
             _collect(ranks, timeout_s)
         finally:
             for state in ranks:
+                if state.is_done or state.error is not None:
+                    state.process.join(GRACE_S)
+                state.exit_code = state.process.exitcode
                 state.process.kill()
                 state.process.join()
-            for state in ranks:
                 state.output = state.log.read_text(errors="replace")[-8000:] if state.log.exists() else ""
     return ranks
 
@@ -171,9 +187,8 @@ def _collect(ranks: list[_Rank], timeout_s: float) -> None:
             try:
                 state.is_done, answer, state.failed_at_s = cloudpickle.loads(results.recv_bytes())
             except EOFError:
-                state.process.join()
-                deadline_s = min(deadline_s, time.monotonic() + GRACE_S)
-                continue
+                state.process.join(GRACE_S)
+                answer = None
             if state.is_done:
                 state.value = answer
             else:
@@ -298,6 +313,47 @@ def tiny_batch(config: Config, step: int, rank: int = 0, world_size: int = 1, nu
         num_rows=len(mine),
         counts=np.zeros(0, np.int64),
     )
+
+
+def spread(config: Config) -> Parallel:
+    """A new model, spread over the ranks of this process' world."""
+    import torch
+
+    from diurnal.model.dlrm import build_dlrm
+    from diurnal.sharding.parallel import parallelize
+    from diurnal.sharding.plan import make_plan
+    from diurnal.sharding.topology import Topology
+
+    plan = make_plan(config, Topology.of_process_group())
+    return parallelize(config, build_dlrm(config), torch.device("cpu"), plan)
+
+
+def train_step(parallel: Parallel, batch: Batch) -> Tensor:
+    """Learns a rank's share of a global batch, and answers its logits from before."""
+    import torch.distributed as dist
+
+    from diurnal.model.loss import weighted_bce
+
+    logits = parallel.module(batch.dense, batch.sparse)
+    weight = batch.weights.sum()
+    dist.all_reduce(weight)
+    parallel.zero_grad()
+    (weighted_bce(logits, batch.labels, batch.weights) * dist.get_world_size() / weight).backward()
+    parallel.step_dense()
+    return logits.detach()
+
+
+def everything(parallel: Parallel) -> dict[str, Tensor]:
+    """All weights and moments, whole, on every rank: tables by name, `<table>/moment`, and parameters of the MLPs."""
+    names = [table.name for table in parallel.config.dataset.tables]
+    whole = {name: parallel.gather_table(name) for name in names}
+    if parallel.config.optim.sparse.kind != "sgd":
+        whole |= {f"{name}/moment": parallel.gather_table(name, "moment") for name in names}
+    for name, parameter in parallel.dense_params.items():
+        whole[name] = parameter.detach().clone()
+        slots = parallel.dense_optimizer.state[parameter]
+        whole |= {f"{name}/{slot}": tensor.clone() for slot, tensor in slots.items()}
+    return whole
 
 
 def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ def nothing(_: Pass, __: Batch) -> None:
 def learn_steps(
     rank: int, world_size: int, config: Config, rows: list[int | None]
 ) -> tuple[Totals, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    learner = build_learner(config, rank, world_size, CPU)
+    learner = build_learner(config, CPU)
     batches = [batch_of(config, step, step, rank, world_size, n) for step, n in enumerate(rows)]
     done = learn(learner, Feed(Batches(batches), CPU), len(rows), nothing)
     tables = {table.name: learner.parallel.gather_table(table.name) for table in config.dataset.tables}
@@ -88,7 +88,7 @@ def test_the_loop_learns_what_the_twin_learns_and_counts_no_padding(world_size: 
 
 
 def skip_poison(rank: int, world_size: int, config: Config, poison: float) -> dict[str, Any]:
-    learner = build_learner(config, rank, world_size, CPU)
+    learner = build_learner(config, CPU)
     batches = [batch_of(config, step, step, rank, world_size) for step in range(4)]
     if rank == world_size - 1:
         batches[2].dense[0, 0] = poison
@@ -118,7 +118,7 @@ def test_a_step_that_is_not_finite_on_one_rank_is_skipped_by_all_before_a_table_
 
 
 def skip_too_often(rank: int, world_size: int, config: Config) -> str:
-    learner = build_learner(config, rank, world_size, CPU)
+    learner = build_learner(config, CPU)
     batches = [batch_of(config, step, step, rank, world_size) for step in range(4)]
     for batch in batches:
         batch.dense[0, 0] = float("nan") if rank == 1 else 0.0
@@ -136,7 +136,7 @@ def test_more_skipped_steps_than_allowed_end_the_run_on_all_ranks() -> None:
 
 
 def rates(rank: int, world_size: int, config: Config) -> list[dict[str, float]]:
-    learner = build_learner(config, rank, world_size, CPU)
+    learner = build_learner(config, CPU)
     seen: list[dict[str, float]] = []
     batches = [batch_of(config, step, step, rank, world_size) for step in range(12)]
     learn(learner, Feed(Batches(batches), CPU), 12, lambda *_: seen.append(dict(learner.parallel.lr)))
@@ -153,7 +153,7 @@ def test_the_warm_up_reaches_the_tables_and_the_dense_layers_alike() -> None:
 
 def passes(rank: int, world_size: int, config: Config) -> list[tuple[str, int, bool]]:
     """Days with two passes each, and a pass that is cut short, as events (mode, tag, whether the model changed)."""
-    learner = build_learner(config, rank, world_size, CPU)
+    learner = build_learner(config, CPU)
     events: list[tuple[str, int, bool]] = []
     last = {"user": learner.parallel.gather_table("user")}
 

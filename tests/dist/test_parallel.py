@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from diurnal.config import Config
-from diurnal.model.dlrm import build_dlrm
-from diurnal.model.loss import weighted_bce
+from diurnal.model.optim import Schedule
 from diurnal.model.twin import Twin
-from diurnal.sharding.parallel import Parallel, parallelize
-from diurnal.sharding.plan import make_plan
-from diurnal.sharding.topology import Topology
-from diurnal.testing import run_world, tiny_batch, tiny_config
+from diurnal.testing import everything, run_world, spread, tiny_batch, tiny_config, train_step
 
 MIXED = {"user": "row_wise", "item": "table_wise", "genres": "row_wise", "site": "data_parallel"}
 PLACEMENTS = {
@@ -27,37 +22,33 @@ PLACEMENTS = {
     "mixed": {"placement": MIXED},
     "mixed_otherwise": {"placement": {**MIXED, "user": "data_parallel", "item": "row_wise", "genres": "table_wise"}},
 }
+OPTIMIZERS = {"sgd": "sgd", "adagrad": "adam", "rowwise_adagrad": "adagrad"}
+"""Sparse to dense."""
+NUM_ROWS = [12, 12, 7, 1, 12]
+"""Real rows of each step's global batch of 12: with one row, ranks are without any."""
 
 
-def spread(config: Config) -> Parallel:
-    plan = make_plan(config, Topology.of_process_group())
-    return parallelize(config, build_dlrm(config), torch.device("cpu"), plan)
+def configure(placement: str, sparse: str) -> Config:
+    optim = {"sparse": {"kind": sparse, "lr": 0.1}, "dense": {"kind": OPTIMIZERS[sparse]}}
+    return tiny_config({"optim": optim, "sharding": PLACEMENTS[placement]})
 
 
-def train_step(parallel: Parallel, step: int, rank: int, world_size: int, num_rows: int | None = None) -> torch.Tensor:
-    """Answers the rank's logits from before the step."""
-    batch = tiny_batch(parallel.config, step, rank, world_size, num_rows)
-    logits = parallel.module(batch.dense, batch.sparse)
-    weight = batch.weights.sum()
-    dist.all_reduce(weight)
-    parallel.zero_grad()
-    (weighted_bce(logits, batch.labels, batch.weights) * world_size / weight).backward()
-    parallel.step_dense()
-    return logits.detach()
+@cache
+def twin_after_training(sparse: str) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    twin = Twin(configure("auto", sparse))
+    logits = [twin.train_step(tiny_batch(twin.config, step, num_rows=rows))[:rows] for step, rows in enumerate(NUM_ROWS)]
+    moments = {f"{name}/moment": moment for name, moment in twin.moments.items()}
+    slots = {f"{name}/{slot}": value for name, state in twin.dense_state.items() for slot, value in state.items()}
+    return logits, {name: v.detach() for name, v in {**twin.tables, **moments, **twin.dense, **slots}.items()}
 
 
-def everything(parallel: Parallel) -> dict[str, torch.Tensor]:
-    tables = {t.name: parallel.gather_table(t.name) for t in parallel.config.dataset.tables}
-    moments = {}
-    if parallel.config.optim.sparse.kind != "sgd":
-        moments = {f"{name}/moment": parallel.gather_table(name, "moment") for name in tables}
-    return tables | moments | {name: p.detach() for name, p in parallel.dense_params.items()}
-
-
-def train(rank: int, world_size: int, config: Config, num_rows: list[int]) -> tuple[list[torch.Tensor], dict[str, Any]]:
-    parallel = spread(config)
-    logits = [train_step(parallel, step, rank, world_size, rows) for step, rows in enumerate(num_rows)]
-    return logits, everything(parallel)
+def train(rank: int, world_size: int, configs: list[Config]) -> list[tuple[list[torch.Tensor], dict[str, torch.Tensor]]]:
+    answers = []
+    for config in configs:
+        parallel = spread(config)
+        batches = [tiny_batch(config, step, rank, world_size, rows) for step, rows in enumerate(NUM_ROWS)]
+        answers.append(([train_step(parallel, batch) for batch in batches], everything(parallel)))
+    return answers
 
 
 def in_order(shares: list[torch.Tensor], num_rows: int) -> torch.Tensor:
@@ -67,18 +58,120 @@ def in_order(shares: list[torch.Tensor], num_rows: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("sparse", ["sgd", "adagrad", "rowwise_adagrad"])
-def test_every_placement_and_world_size_trains_the_twins_model(sparse: str, placement: str, world_size: int) -> None:
-    config = tiny_config({"optim": {"sparse": {"kind": sparse, "lr": 0.1}}, "sharding": PLACEMENTS[placement]})
-    num_rows = [12, 12, 7, 1, 12]
-    answers = run_world(train, world_size, config, num_rows)
+def test_every_world_size_and_placement_trains_the_twins_model(placement: str, world_size: int) -> None:
+    """meta-pytorch/torchrec#2251, and #4638 for ranks without rows."""
+    by_rank = run_world(train, world_size, [configure(placement, sparse) for sparse in OPTIMIZERS])
+    for index, sparse in enumerate(OPTIMIZERS):
+        expected_logits, expected_state = twin_after_training(sparse)
+        for step, (rows, expected) in enumerate(zip(NUM_ROWS, expected_logits, strict=True)):
+            logits = in_order([answers[index][0][step] for answers in by_rank], rows)
+            torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-6)
+        for answers in by_rank:
+            state = answers[index][1]
+            for name, expected in expected_state.items():
+                torch.testing.assert_close(state[name], expected, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
 
-    twin = Twin(config)
-    for step, rows in enumerate(num_rows):
-        expected = twin.train_step(tiny_batch(config, step, num_rows=rows))[:rows]
-        logits = in_order([shares[step] for shares, _ in answers], rows)
-        torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-6)
-    moments = {f"{name}/moment": moment for name, moment in twin.moments.items()}
-    for _, state in answers:
-        for name, value in {**twin.tables, **moments, **twin.dense}.items():
-            torch.testing.assert_close(state[name], value.detach(), rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+
+def start(rank: int, world_size: int, configs: list[Config]) -> list[dict[str, torch.Tensor]]:
+    return [everything(spread(config)) for config in configs]
+
+
+def test_starting_values_depend_on_neither_world_size_nor_placement() -> None:
+    configs = [configure(placement, "rowwise_adagrad") for placement in PLACEMENTS]
+    twin = Twin(configs[0])
+    expected = {**twin.tables, **twin.dense}
+    for world_size in (1, 2, 3):
+        for states in run_world(start, world_size, configs):
+            for state in states:
+                assert all(torch.equal(state[name], value) for name, value in expected.items())
+    rows = twin.tables["user"].detach()
+    assert len(torch.unique(rows, dim=0)) == len(rows), "no two rows start alike"
+
+
+def one_sgd_step(rank: int, world_size: int) -> dict[str, torch.Tensor]:
+    optim = {"sparse": {"kind": "sgd", "lr": 1.0}, "dense": {"kind": "sgd", "lr": 1.0}}
+    parallel = spread(tiny_config({"optim": optim, "data": {"batch_rows": 8}, "sharding": {"default": "row_wise"}}))
+    train_step(parallel, tiny_batch(parallel.config, 0, rank, world_size))
+    return everything(parallel)
+
+
+def test_an_update_is_the_same_for_one_rank_of_8_rows_and_two_of_4() -> None:
+    (one,), (two, _) = run_world(one_sgd_step, 1), run_world(one_sgd_step, 2)
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=0, atol=1e-6)
+
+
+def warm_up(rank: int, world_size: int) -> list[dict[str, Any]]:
+    """Each step's learning rates and how far they moved what they move."""
+    optim = {"sparse": {"kind": "sgd", "lr": 0.1}, "dense": {"kind": "sgd", "lr": 0.1}, "schedule": {"warmup_steps": 10}}
+    parallel = spread(tiny_config({"optim": optim, "sharding": PLACEMENTS["mixed"]}))
+    schedule, seen = Schedule(parallel.config.optim.schedule), []
+    for step in range(12):
+        before = everything(parallel)
+        parallel.set_lr_factor(schedule.factor(step))
+        train_step(parallel, tiny_batch(parallel.config, 0, rank, world_size))
+        after = everything(parallel)
+        moved = {name: (after[name] - before[name]).abs().max().item() for name in after}
+        seen.append({**parallel.lr, "used": parallel.hyperparameters(), "moved": moved})
+    return seen
+
+
+def test_the_schedule_reaches_every_optimizer() -> None:
+    """pytorch/FBGEMM#3597."""
+    for seen in run_world(warm_up, 2):
+        assert seen[6]["sparse"] == pytest.approx(0.06, abs=1e-9)
+        assert seen[6]["dense"] == pytest.approx(0.06, abs=1e-9)
+        for part in ("dense", "sparse", "replicated"):
+            assert [step["used"][part]["lr"] for step in seen] == pytest.approx([s / 100 for s in range(10)] + [0.1, 0.1])
+        assert set(seen[0]["moved"].values()) == {0.0}, "the first step's factor is 0"
+        for name in ("user", "item", "genres", "site", "over.0.weight"):
+            assert seen[11]["moved"][name] > 0
+            assert seen[1]["moved"][name] == pytest.approx(seen[2]["moved"][name] / 2, rel=0.02), name
+
+
+def describe(rank: int, world_size: int, config: Config) -> dict[str, dict[str, Any]]:
+    return spread(config).hyperparameters()
+
+
+def test_hyperparameters_are_those_in_use() -> None:
+    sparse = {"kind": "rowwise_adagrad", "lr": 0.25, "eps": 1e-3}
+    dense = {"kind": "adam", "lr": 0.5, "eps": 1e-5, "betas": [0.5, 0.75], "weight_decay": 0.125}
+    optim = {"sparse": sparse, "dense": dense}
+    (used,) = run_world(describe, 1, tiny_config({"optim": optim, "sharding": {"placement": MIXED}}))
+    for part, expected in (("sparse", sparse), ("replicated", sparse), ("dense", dense | {"betas": (0.5, 0.75)})):
+        assert {name: used[part][name] for name in expected} == expected
+
+
+def skip_every_other(rank: int, world_size: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Forward passes without backward, as when all ranks skip a step, the very first included."""
+    config = configure("mixed", "rowwise_adagrad")
+    skipping, plain = spread(config), spread(config)
+    for step in range(4):
+        unsound = tiny_batch(config, 100 + step, rank, world_size)
+        unsound.dense.fill_(float("nan"))
+        assert skipping.module(unsound.dense, unsound.sparse).isnan().any()
+        for parallel in (skipping, plain):
+            train_step(parallel, tiny_batch(config, step, rank, world_size))
+    return everything(skipping), everything(plain)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_step_that_is_skipped_before_backward_leaves_no_trace(world_size: int) -> None:
+    """facebookresearch/dlrm#363."""
+    for skipping, plain in run_world(skip_every_other, world_size):
+        assert all(torch.equal(skipping[name], value) for name, value in plain.items())
+
+
+def mean_beside_sum(rank: int, world_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    config = tiny_config({"sharding": {"placement": MIXED}})
+    parallel, batch = spread(config), tiny_batch(config, 0, rank, world_size)
+    pooled = parallel.module.module.tables(batch.sparse).to_dict()["liked"]
+    table = parallel.gather_table("item")
+    bags = batch.sparse["liked"].to_dense()
+    return pooled.detach(), torch.stack([table[bag].sum(0) for bag in bags])
+
+
+def test_row_wise_mean_pooling_leaves_other_tables_alone() -> None:
+    """TorchRec 1.8 divides all vectors by the length of their bag, once a row-wise table has mean pooling."""
+    for pooled, expected in run_world(mean_beside_sum, 2):
+        torch.testing.assert_close(pooled, expected, rtol=1e-5, atol=1e-6)

@@ -49,8 +49,8 @@ class Batch:
             dense=_tensor(packed.dense),
             sparse=KeyedJaggedTensor(
                 keys=list(keys),
-                values=_tensor(packed.values),
-                lengths=_tensor(packed.lengths).view(-1),
+                values=_tensor(packed.values, np.int64),
+                lengths=_tensor(packed.lengths, np.int32).view(-1),
                 stride=len(packed.labels),
             ),
             labels=_tensor(packed.labels),
@@ -90,5 +90,5 @@ class Batch:
         self.sparse.record_stream(stream)
 
 
-def _tensor(array: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(array.copy())
+def _tensor(array: np.ndarray, dtype: type[np.generic] | None = None) -> torch.Tensor:
+    return torch.from_numpy(array.astype(dtype or array.dtype, copy=True))

@@ -21,9 +21,9 @@ class Encoded:
     dense: np.ndarray
     """(n, D) float32."""
     ids: tuple[np.ndarray, ...]
-    """For each sparse feature its table rows, int64, row by row."""
+    """For each sparse feature its table rows, int32, row by row."""
     lengths: np.ndarray
-    """(F, n) int32 ids per row."""
+    """(F, n) ids per row: uint8, or int32 if a row has more than 255."""
     labels: np.ndarray
     """(n,) float32: 0 or 1."""
     weights: np.ndarray
@@ -41,8 +41,8 @@ class Encoded:
         none = np.empty(0, np.float32)
         return Encoded(
             dense=np.empty((0, num_dense), np.float32),
-            ids=(np.empty(0, np.int64),) * num_sparse,
-            lengths=np.empty((num_sparse, 0), np.int32),
+            ids=(np.empty(0, np.int32),) * num_sparse,
+            lengths=np.empty((num_sparse, 0), np.uint8),
             labels=none,
             weights=none,
             times_us=None,
@@ -57,7 +57,7 @@ class Encoded:
     @property
     def values(self) -> np.ndarray:
         """(N,) int64 table rows: all ids of the first feature, row by row, then those of the next."""
-        return np.concatenate(self.ids)
+        return np.concatenate(self.ids, dtype=np.int64)
 
     @property
     def counts(self) -> np.ndarray:
@@ -78,7 +78,7 @@ class Encoded:
 
     def split(self, num_rows: int) -> tuple[Encoded, Encoded]:
         """The first `num_rows` rows, and the others; both are views."""
-        num_ids = self.lengths[:, :num_rows].sum(axis=1).tolist()
+        num_ids = self.lengths[:, :num_rows].sum(axis=1, dtype=np.int32).tolist()
         return (
             self._with_rows(slice(None, num_rows), tuple(i[:k] for i, k in zip(self.ids, num_ids, strict=True))),
             self._with_rows(slice(num_rows, None), tuple(i[k:] for i, k in zip(self.ids, num_ids, strict=True))),
@@ -128,6 +128,7 @@ class Encoded:
 def _take_bags(ids: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
     if len(ids) == len(lengths) and (lengths == 1).all():
         return ids[rows]
+    lengths = lengths.astype(np.int64)
     taken = lengths[rows]
     starts = (np.cumsum(lengths) - lengths)[rows] - (np.cumsum(taken) - taken)
     return ids[np.repeat(starts, taken) + np.arange(taken.sum())]

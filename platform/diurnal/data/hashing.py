@@ -20,7 +20,7 @@ _C1 = np.uint64(0xFF51AFD7ED558CCD)
 _C2 = np.uint64(0xC4CEB9FE1A85EC53)
 _GOLDEN = 0x9E3779B97F4A7C15
 _S32, _S33 = np.uint64(32), np.uint64(33)
-_BLOCK = 1 << 14
+BLOCK_IDS = 1 << 14
 """Ids that are hashed at a time: 128 KiB and as much scratch stay in a core's own cache."""
 
 
@@ -38,16 +38,16 @@ def hash_in_place(bits: np.ndarray, seed: int) -> None:
 
 def rows_from_hash(hashes: np.ndarray, rows: int) -> np.ndarray:
     """int64 rows in [0, rows) from uint64 hashes, evenly for any `rows` up to 2^31 (D. Lemire's reduction)."""
-    values = hashes.copy()
-    reduce_in_place(values, rows)
-    return values.view(np.int64)
+    out = np.empty(len(hashes), np.int32)
+    reduce_into(hashes.copy(), rows, out)
+    return out.astype(np.int64)
 
 
-def reduce_in_place(hashes: np.ndarray, rows: int) -> None:
-    """`rows_from_hash`, in place."""
+def reduce_into(hashes: np.ndarray, rows: int, out: np.ndarray) -> None:
+    """`rows_from_hash` into `out`, int32 of the same size; `hashes` is overwritten."""
     np.right_shift(hashes, _S32, out=hashes)
     np.multiply(hashes, np.uint64(rows), out=hashes)
-    np.right_shift(hashes, _S32, out=hashes)
+    np.right_shift(hashes, _S32, out=out, casting="unsafe")
 
 
 def hash_bytes(data: np.ndarray, offsets: np.ndarray, seed: int) -> np.ndarray:
@@ -78,9 +78,9 @@ def hash_bytes(data: np.ndarray, offsets: np.ndarray, seed: int) -> np.ndarray:
 
 def mix64(values: np.ndarray, key: np.uint64 = np.uint64(0)) -> np.ndarray:
     """mix64(values ^ key) in place, a bijection of uint64 onto itself; returns `values`."""
-    scratch = np.empty(min(len(values), _BLOCK), np.uint64)
-    for start in range(0, len(values), _BLOCK):
-        z = values[start : start + _BLOCK]
+    scratch = np.empty(min(len(values), BLOCK_IDS), np.uint64)
+    for start in range(0, len(values), BLOCK_IDS):
+        z = values[start : start + BLOCK_IDS]
         t = scratch[: len(z)]
         if key:
             np.bitwise_xor(z, key, out=z)

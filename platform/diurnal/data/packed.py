@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +12,17 @@ import pyarrow as pa
 
 from diurnal.data.encoded import Encoded
 
-_SCALARS = ("step", "num_rows", "watermark_us")
+_SCALARS = ("step", "num_rows", "num_features", "watermark_us")
 _ARRAYS: dict[str, type[np.generic]] = {
     "dense": np.float32,
-    "values": np.int64,
-    "lengths": np.int32,
+    "values": np.int32,
+    "lengths": np.uint8,
     "labels": np.float32,
     "weights": np.float32,
     "row_index": np.int64,
     "counts": np.int64,
 }
+_BLOCK = pa.schema([(n, pa.int64()) for n in _SCALARS] + [(n, pa.large_binary()) for n in (*_ARRAYS, "error")])
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,9 @@ class PackedBatch:
     dense: np.ndarray
     """(B, D) float32."""
     values: np.ndarray
-    """(N,) int64 table rows: all ids of the first feature, row by row, then those of the next."""
+    """(N,) int32 table rows: all ids of the first feature, row by row, then those of the next."""
     lengths: np.ndarray
-    """(F, B) int32 ids per row."""
+    """(F, B) ids per row: uint8, or int32 if a row has more than 255."""
     labels: np.ndarray
     """(B,) float32: 0 or 1."""
     weights: np.ndarray
@@ -50,6 +52,10 @@ class PackedBatch:
     """int64, in the order of `encode.count_names`."""
     watermark_us: int | None
     """Newest event time of the real rows, microseconds since 1970 UTC; None without one."""
+
+    @property
+    def num_features(self) -> int:
+        return len(self.lengths)
 
     @staticmethod
     def pack(parts: Sequence[tuple[Encoded, np.ndarray]], step: int, batch_rows: int) -> PackedBatch:
@@ -72,29 +78,43 @@ class PackedBatch:
 
     def to_block(self) -> pa.Table:
         """One row; each array is one binary value around the array's own memory."""
-        columns = {name: pa.array([getattr(self, name)], pa.int64()) for name in _SCALARS}
+        columns: list[pa.Array] = [pa.array([getattr(self, name)], pa.int64()) for name in _SCALARS]
         for name in _ARRAYS:
             array: np.ndarray = getattr(self, name)
             offsets = pa.py_buffer(np.array([0, array.nbytes], np.int64))
-            columns[name] = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(array)])
-        return pa.table(columns)
+            columns.append(pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(array)]))
+        return pa.Table.from_arrays([*columns, pa.nulls(1, pa.large_binary())], schema=_BLOCK)
 
     @staticmethod
-    def from_block(block: pa.Table, row: int = 0) -> PackedBatch:
-        """Views of the block's memory, which is read-only."""
-        fields: dict[str, Any] = {name: block[name][row].as_py() for name in _SCALARS}
+    def from_block(block: pa.Table) -> PackedBatch:
+        """Views of the block's memory, which is read-only.
+
+        Raises:
+            Exception: the one that the block carries in the place of a batch.
+        """
+        error = block["error"][0].as_py()
+        if error is not None:
+            raise pickle.loads(error)
+        fields: dict[str, Any] = {name: block[name][0].as_py() for name in _SCALARS}
         for name, dtype in _ARRAYS.items():
-            fields[name] = np.frombuffer(block[name][row].as_buffer(), dtype)
-        rows = len(fields["labels"])
+            fields[name] = np.frombuffer(block[name][0].as_buffer(), dtype)
+        rows, num_features, lengths = len(fields["labels"]), fields.pop("num_features"), fields["lengths"]
+        if len(lengths) > rows * num_features:
+            lengths = lengths.view(np.int32)
         fields["dense"] = fields["dense"].reshape(rows, -1)
-        fields["lengths"] = fields["lengths"].reshape(-1, rows)
+        fields["lengths"] = lengths.reshape(num_features, rows)
         return PackedBatch(**fields)
+
+
+def error_block(error: Exception) -> pa.Table:
+    """A block that carries an error in the place of a batch."""
+    return pa.Table.from_pylist([{"error": pickle.dumps(error)}], schema=_BLOCK)
 
 
 def _padded(parts: list[np.ndarray], rows: int, axis: int = 0, fill: int = 0) -> np.ndarray:
     shape = list(parts[0].shape)
     shape[axis] = rows
-    joined = np.empty(shape, parts[0].dtype)
+    joined = np.empty(shape, np.result_type(*parts))
     along = np.moveaxis(joined, axis, 0)
     stop = 0
     for part in parts:

@@ -1,20 +1,44 @@
-"""The batches of one rank: read and encoded by a small Ray Data pipeline of its own, or in a thread of this process."""
+"""The batches of one rank: read and encoded by a small Ray Data pipeline of its own, or in a thread of this process.
+
+Ray's own split is not used: it drops rows to make ranks equal, or starves ranks to keep all rows (ray-project/ray#63285).
+Here the plan already says which rows a rank reads in which step. Each read task is one input of the pipeline and gives
+finished batches, one block each, so that no column crosses a process by itself.
+"""
 
 from __future__ import annotations
 
+import logging
+import pickle
 import queue
 import threading
-from collections.abc import Iterator
-
+from collections.abc import Iterator, Sequence
 from diurnal.config import Schema
 from diurnal.data.batch import Batch
 from diurnal.data.packed import PackedBatch
-from diurnal.data.read import read_batches
+from diurnal.data.read import read_batches, run_read_tasks
 from diurnal.data.streams import ReadTask, StreamPlan
+
+INPROCESS_ROWS = 16384
+"""Up to so many rows a rank reads them itself, in milliseconds; a Ray Data pipeline takes 0.1 to 0.2 s to start."""
+
+_WAIT_S = 30.0
+_CLOSE_S = 10.0
+_QUIET = {
+    "ray.data._internal.execution.streaming_executor": logging.WARNING,
+    "ray.data._internal.progress": logging.ERROR,
+}
+"""What Ray Data tells about each execution: a model that learns hundreds of increments would drown in it."""
+
+_context_lock = threading.Lock()
+_log = logging.getLogger(__name__)
 
 
 class BatchReader(Iterator[Batch]):
-    """Starts reading when built; gives one batch a step, in order, the same number on every rank."""
+    """Gives one batch a step, in order: as many on every rank, and all of the same size.
+
+    Reading starts when the reader is built, so that the next pass can warm up while this one ends. Close it, or use
+    it as a context manager: it may be left early.
+    """
 
     def __init__(
         self,
@@ -29,25 +53,73 @@ class BatchReader(Iterator[Batch]):
         use_ray: bool | None = None,
         prefetch_batches: int = 4,
     ) -> None:
-        self._keys = [f.name for f in schema.sparse]
-        self._tasks = plan.read_tasks(rank, world_size, start_step, stop_step)
-        self._schema, self._dataset = schema, plan.increment.path
-        self._queue: queue.Queue[PackedBatch | BaseException | None] = queue.Queue(prefetch_batches)
+        """Starts to read the steps [start_step, stop_step).
+
+        Args:
+            read_cpus: CPUs that this rank's tasks may use at a time, beside the worker's own.
+            use_ray: True reads in Ray Data's tasks, False in a thread of this process; None in a thread when the
+                rank has no more than `INPROCESS_ROWS` rows to read, and through Ray otherwise.
+            prefetch_batches: batches that wait here, ready, for the step that needs them.
+
+        A `DataError` of a read task is raised by `next` in the place of the batch.
+        """
+        tasks = plan.read_tasks(rank, world_size, start_step, stop_step)
+        if use_ray is None:
+            use_ray = sum(lane.num_rows for task in tasks for lane in task.lanes) > INPROCESS_ROWS
+        self._what = f"{plan.increment_id}, rank {rank}"
+        self._source = f"Ray Data with {read_cpus:g} CPUs" if use_ray else "this process"
+        self._keys = [feature.name for feature in schema.sparse]
+        self._next_step = start_step
+        self._stop_step = start_step + sum(task.num_steps for task in tasks)
+        if use_ray and tasks:
+            packed = _through_ray(tasks, schema, plan.increment.path, read_cpus, prefetch_batches)
+        else:
+            packed = _in_process(tasks, schema, plan.increment.path)
+        self._queue: queue.Queue[Batch | BaseException] = queue.Queue(prefetch_batches)
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._fill, args=(packed,), daemon=True, name=f"read {self._what}")
         self._thread.start()
 
-    def _run(self) -> None:
+    def __next__(self) -> Batch:
+        if self._next_step == self._stop_step or self._closed.is_set():
+            raise StopIteration
+        while True:
+            try:
+                item = self._queue.get(timeout=_WAIT_S)
+                break
+            except queue.Empty:
+                _log.warning("%s: still waiting for step %d from %s", self._what, self._next_step, self._source)
+        if isinstance(item, BaseException):
+            self.close()
+            raise item
+        assert item.step == self._next_step, f"step {item.step} came in the place of {self._next_step}"
+        self._next_step += 1
+        return item
+
+    def close(self) -> None:
+        """Stops reading and lets go of what was read ahead."""
+        self._closed.set()
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._thread.join(_CLOSE_S)
+
+    def __enter__(self) -> BatchReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _fill(self, packed: Iterator[PackedBatch]) -> None:
         try:
-            for task in self._tasks:
-                for packed in read_batches(task, self._schema, self._dataset):
-                    if not self._put(packed):
-                        return
-            self._put(None)
+            for one in packed:
+                if not self._put(Batch.from_packed(one, self._keys)):
+                    break
         except BaseException as error:
             self._put(error)
+        finally:
+            packed.close()  # type: ignore[attr-defined]
 
-    def _put(self, item: PackedBatch | BaseException | None) -> bool:
+    def _put(self, item: Batch | BaseException) -> bool:
         while not self._closed.is_set():
             try:
                 self._queue.put(item, timeout=0.1)
@@ -56,21 +128,37 @@ class BatchReader(Iterator[Batch]):
                 continue
         return False
 
-    def __next__(self) -> Batch:
-        item = self._queue.get()
-        if isinstance(item, PackedBatch):
-            return Batch.from_packed(item, self._keys)
-        self._queue.put(item)
-        if item is None:
-            raise StopIteration
-        raise item
 
-    def close(self) -> None:
-        self._closed.set()
-        self._thread.join()
+def _in_process(tasks: Sequence[ReadTask], schema: Schema, dataset: str) -> Iterator[PackedBatch]:
+    for task in tasks:
+        yield from read_batches(task, schema, dataset)
 
-    def __enter__(self) -> BatchReader:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def _through_ray(
+    tasks: Sequence[ReadTask], schema: Schema, dataset: str, read_cpus: float, prefetch_batches: int
+) -> Iterator[PackedBatch]:
+    import ray.data
+
+    for name, level in _QUIET.items():
+        logging.getLogger(name).setLevel(level)
+    with _context_lock:
+        context = ray.data.DataContext.get_current().copy()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        context.target_max_block_size = 1  # a block is complete with one batch
+        context.execution_options.preserve_order = True
+        context.execution_options.resource_limits = ray.data.ExecutionResources(cpu=read_cpus)
+        with ray.data.DataContext.current(context):
+            blocks = (
+                ray.data.from_items([{"task": pickle.dumps(task)} for task in tasks], override_num_blocks=len(tasks))
+                .map_batches(
+                    run_read_tasks,
+                    batch_size=None,
+                    batch_format="pyarrow",
+                    zero_copy_batch=True,
+                    num_cpus=min(1.0, read_cpus),
+                    fn_kwargs={"schema": schema, "dataset": dataset},
+                )
+                .iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=prefetch_batches)
+            )
+    return (PackedBatch.from_block(block) for block in blocks)

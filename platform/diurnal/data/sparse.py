@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
 import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
@@ -18,33 +16,74 @@ Found = dict[str, np.ndarray]
 
 
 def encode_sparse(rows: pa.RecordBatch, schema: Schema) -> tuple[tuple[np.ndarray, ...], np.ndarray, list[Found]]:
-    """Table rows of each sparse feature, (N,) int64; ids per row, (F, n) int32; and what was found on the way.
-
-    All ids are first laid into one buffer and then hashed in long runs: many short NumPy calls would cost more than
-    the hash.
-    """
+    """Table rows of each sparse feature, (N,) int32; ids per row, (F, n) uint8, or int32 if a row has more than 255;
+    and what was found on the way."""
     columns = [_read(rows, feature) for feature in schema.sparse]
-    lengths = np.empty((len(columns), rows.num_rows), np.int32)
+    lengths: list[np.ndarray | int] = []
     found: list[Found] = [{} for _ in columns]
-    table_rows = {table.name: table.rows for table in schema.tables}
-    bits = np.empty(sum(len(ids.leaf) for ids in columns if ids.leaf is not None), np.uint64)
-    spans: list[tuple[Sparse, int, int]] = []
-    start = 0
+    mapper = _Mapper(sum(len(ids.leaf) for ids in columns if ids.leaf is not None), schema)
     for index, (feature, ids) in enumerate(zip(schema.sparse, columns, strict=True)):
         if ids.missing:
             found[index]["missing_column_rows"] = np.ones(rows.num_rows, bool)
-        size = _lay(ids, feature, schema, bits[start:], lengths[index], found[index])
-        spans.append((feature, start, start + size))
-        start += size
-    for hashed, run in groupby(spans, lambda span: span[0].mapping == "hash" and span[0].type != "string"):
-        run = list(run)
-        if hashed:
-            hashing.hash_in_place(bits[run[0][1] : run[-1][2]], schema.hash_seed)
-    for feature, start, stop in spans:
+        size, row_lengths = _lay(ids, rows.num_rows, feature, schema, mapper.room, found[index])
+        mapper.add(feature, size)
+        lengths.append(row_lengths)
+    longest = max(np.max(row_lengths, initial=0) for row_lengths in lengths)
+    joined = np.empty((len(lengths), rows.num_rows), np.uint8 if longest <= 255 else np.int32)
+    for index, row_lengths in enumerate(lengths):
+        joined[index] = row_lengths
+    return mapper.finish(), joined, found
+
+
+class _Mapper:
+    """Brings ids, laid one feature after the other into a buffer, onto the rows of their tables.
+
+    Integers are hashed in runs over several features, long enough to forget what a NumPy call costs and short
+    enough to be still in cache.
+    """
+
+    def __init__(self, num_ids: int, schema: Schema) -> None:
+        self._bits = np.empty(num_ids, np.uint64)
+        self._rows = np.empty(num_ids, np.int32)
+        self._seed = schema.hash_seed
+        self._table_rows = {table.name: table.rows for table in schema.tables}
+        self._spans: list[tuple[int, int]] = []
+        self._run: list[tuple[int, int, int]] = []
+        self._stop = 0
+
+    @property
+    def room(self) -> np.ndarray:
+        """The part of the buffer that is still free, uint64."""
+        return self._bits[self._stop :]
+
+    def add(self, feature: Sparse, size: int) -> None:
+        """Takes the first `size` ids of `room`."""
+        start, self._stop = self._stop, self._stop + size
+        self._spans.append((start, self._stop))
+        bits, out = self._bits[start : self._stop], self._rows[start : self._stop]
+        table_rows = self._table_rows[feature.table_name]
+        if feature.mapping == "hash" and feature.type != "string":
+            self._run.append((start, self._stop, table_rows))
+            if self._stop - self._run[0][0] >= hashing.BLOCK_IDS:
+                self._hash_run()
+            return
+        self._hash_run()
         if feature.mapping == "hash":
-            hashing.reduce_in_place(bits[start:stop], table_rows[feature.table_name])
-    values = bits.view(np.int64)
-    return tuple(values[start:stop] for _, start, stop in spans), lengths, found
+            hashing.reduce_into(bits, table_rows, out)
+        else:
+            np.copyto(out, bits, casting="unsafe")
+
+    def finish(self) -> tuple[np.ndarray, ...]:
+        """(N,) int32 of each feature."""
+        self._hash_run()
+        return tuple(self._rows[start:stop] for start, stop in self._spans)
+
+    def _hash_run(self) -> None:
+        if self._run:
+            hashing.hash_in_place(self._bits[self._run[0][0] : self._run[-1][1]], self._seed)
+        for start, stop, table_rows in self._run:
+            hashing.reduce_into(self._bits[start:stop], table_rows, self._rows[start:stop])
+        self._run = []
 
 
 def _read(rows: pa.RecordBatch, feature: Sparse) -> Ids:
@@ -53,34 +92,34 @@ def _read(rows: pa.RecordBatch, feature: Sparse) -> Ids:
 
 
 def _lay(
-    ids: Ids, feature: Sparse, schema: Schema, buffer: np.ndarray, lengths: np.ndarray, found: Found
-) -> int:
-    """Lays the ids at the front of `buffer`, and the ids per row into `lengths`.
+    ids: Ids, num_rows: int, feature: Sparse, schema: Schema, room: np.ndarray, found: Found
+) -> tuple[int, np.ndarray | int]:
+    """Lays the ids at the front of `room`, without those that are none and those beyond `max_length`.
 
     Returns:
-        The number of ids, without those that are none and those beyond `max_length`.
+        How many they are, and the ids per row: (num_rows,), or the same number for every row.
     """
-    lengths[:] = ids.lengths
+    lengths = ids.lengths
     if ids.null_lists is not None:
         found["null"] = ids.null_lists
     if ids.leaf is None:
-        return 0
-    bits = buffer[: len(ids.leaf)]
+        return 0, 0
+    bits = room[: len(ids.leaf)]
     no_id = _write_bits(ids.leaf, feature, schema, bits)
     if no_id:
-        row_of_id = np.repeat(np.arange(len(lengths)), lengths)
+        row_of_id = np.repeat(np.arange(num_rows), lengths)
         for name, mask in no_id.items():
-            per_row = np.bincount(row_of_id[mask], minlength=len(lengths))
+            per_row = np.bincount(row_of_id[mask], minlength=num_rows)
             found[name] = found[name] + per_row if name in found else per_row
         kept = ~np.logical_or.reduce(list(no_id.values()))
-        lengths[:] = np.bincount(row_of_id[kept], minlength=len(lengths))
+        lengths = np.bincount(row_of_id[kept], minlength=num_rows)
         bits = _compress(bits, kept)
-    if feature.max_length is not None and lengths.max(initial=0) > feature.max_length:
+    if feature.max_length is not None and np.max(lengths, initial=0) > feature.max_length:
         position = np.arange(len(bits)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         found["truncated"] = np.maximum(lengths - feature.max_length, 0)
-        np.minimum(lengths, feature.max_length, out=lengths)
+        lengths = np.minimum(lengths, feature.max_length)
         bits = _compress(bits, position < feature.max_length)
-    return len(bits)
+    return len(bits), lengths
 
 
 def _compress(bits: np.ndarray, kept: np.ndarray) -> np.ndarray:

@@ -33,9 +33,7 @@ def across_days(reports: Iterable[Mapping[str, Any]], *, min_rows: int = 50, min
     aucs = [
         r["auc"]
         for r in reports
-        if r["auc"] is not None
-        and r["rows"] >= min_rows
-        and min(r["positives"], r["negatives"]) >= min_class_rows
+        if r["auc"] is not None and r["rows"] >= min_rows and min(r["positives"], r["negatives"]) >= min_class_rows
     ]
     scored = [r for r in reports if r["weight"] > 0]
     weight = sum(r["weight"] for r in scored)

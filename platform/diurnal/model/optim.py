@@ -151,7 +151,7 @@ def describe_hyperparameters(optimizer: torch.optim.Optimizer) -> dict[str, Any]
 
 
 def describe_fused(kernel: SplitTableBatchedEmbeddingBagsCodegen) -> dict[str, Any]:
-    """The same for tables that FBGEMM updates inside backward, from the kernel itself."""
+    """The same for tables that FBGEMM updates inside backward, from the kernel itself; it keeps its rate in float32."""
     kind = _KIND_OF_KERNEL[kernel.optimizer]
     numbers = {"lr": kernel.get_learning_rate(), **kernel.optimizer_args._asdict()}
     return {"kind": kind} | {name: numbers[name] for name in _NUMBERS_OF_KIND[kind]}

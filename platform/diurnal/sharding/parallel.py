@@ -1,7 +1,8 @@
 """A model spread over its ranks: tables where the plan puts them, everything else replicated.
 
-Gradients. TorchRec and DDP average over the W ranks, so a rank's loss has to be W times its weighted sum divided by
-the weight of the global batch. Then one step is the same function at every world size and under every placement.
+Gradients are averaged over the W ranks, those of tables (by TorchRec) as all others (by us). So a rank's loss has to be
+W times its weighted sum divided by the weight of the global batch: then one step is the same function at every world
+size and under every placement.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    DenseTableBatchedEmbeddingBagsCodegen,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
 from torch import nn
 from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
+from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.types import ShardingEnv
@@ -31,6 +36,7 @@ from diurnal.model.optim import (
     table_optimizer,
 )
 from diurnal.model.tables import initial_rows
+from diurnal.sharding.gradients import FlatGradients
 from diurnal.sharding.plan import TABLES, Plan, TableSharder
 
 WEIGHT = "weight"
@@ -55,10 +61,13 @@ class Piece:
 class Parallel:
     """What the step loop and the checkpoint need of a spread model."""
 
-    def __init__(self, config: Config, module: DistributedModelParallel, plan: Plan) -> None:
+    def __init__(
+        self, config: Config, module: DistributedModelParallel, plan: Plan, group: dist.ProcessGroup
+    ) -> None:
         self.config = config
         self.module = module
         """Called with a rank's dense inputs and bags, answers its logits."""
+        self.group = group
         self.plan = plan
         self.dense_params: dict[str, nn.Parameter] = {
             name: parameter
@@ -67,6 +76,7 @@ class Parallel:
         }
         """Parameters of the MLPs, named as in `Dlrm`; equal on all ranks."""
         self.dense_optimizer = dense_optimizer(self.dense_params.values(), config.optim.dense)
+        _start_slots(self.dense_optimizer)
         replicated = [t for t, p in plan.report.placement().items() if p == "data_parallel"]
         self._replicas: dict[str, nn.Parameter] = {
             name: self._tables.embedding_bags.get_submodule(name).get_parameter(WEIGHT) for name in replicated
@@ -75,8 +85,11 @@ class Parallel:
             table_optimizer(self._replicas.values(), config.optim.sparse) if self._replicas else None
         )
         """Of replicated tables; None without any. Those of the others work inside backward."""
-        self.kernels = [m for m in module.modules() if isinstance(m, SplitTableBatchedEmbeddingBagsCodegen)]
+        kernels = [m for lookup in self._tables._lookups for m in lookup.modules()]
+        self.kernels = [k for k in kernels if isinstance(k, SplitTableBatchedEmbeddingBagsCodegen)]
         """What holds and updates this rank's shards."""
+        replicas = [k.weights for k in kernels if isinstance(k, DenseTableBatchedEmbeddingBagsCodegen)]
+        self._gradients = FlatGradients([*self.dense_params.values(), *replicas], group)
         self._lr_factor = 1.0
 
     @property
@@ -103,12 +116,11 @@ class Parallel:
                 group["lr"] = self.lr[kind]
 
     def zero_grad(self) -> None:
-        self.dense_optimizer.zero_grad()
-        if self.table_optimizer is not None:
-            self.table_optimizer.zero_grad()
+        self._gradients.zero()
 
     def step_dense(self) -> None:
-        """Updates all that backward has not updated: the MLPs and the replicated tables."""
+        """After backward: updates all that it has not updated, the MLPs and the replicated tables. A collective call."""
+        self._gradients.average()
         self.dense_optimizer.step()
         if self.table_optimizer is not None:
             self.table_optimizer.step()
@@ -158,7 +170,7 @@ class Parallel:
             if piece.is_replica:
                 return piece.tensor.clone()
             whole[piece.offsets[0] : piece.offsets[0] + len(piece.tensor)] = piece.tensor
-        dist.all_reduce(whole)
+        dist.all_reduce(whole, group=self.group)
         return whole
 
 
@@ -190,20 +202,33 @@ def parallelize(
         # An id beyond its table is a bug of ours, since encoding maps all ids: fail, do not train another row.
         sharders=[TableSharder(fused_params={"bounds_check_mode": BoundsCheckMode.FATAL})],
         init_parameters=False,
+        init_data_parallel=False,
     )
-    parallel = Parallel(config, module, plan)
-    _mend(parallel._tables, model, config, device)
+    _mend(module.module.get_submodule(TABLES), model, config, device)
+    parallel = Parallel(config, module, plan, group)
     parallel.fill_tables()
     return parallel
 
 
-def _mend(tables: ShardedEmbeddingBagCollection, model: Dlrm, config: Config, device: torch.device) -> None:
-    """Two things that TorchRec 1.8 leaves to its caller when tables have different placements.
+def _start_slots(optimizer: torch.optim.Optimizer) -> None:
+    """Adam makes its slots in the first step; here they are there from the start, so that a checkpoint always has the
+    same names."""
+    if isinstance(optimizer, torch.optim.Adam):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                slots = {name: torch.zeros_like(parameter, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
+                optimizer.state[parameter] = {"step": torch.tensor(0.0), **slots}
 
-    It answers pooled vectors grouped by placement, no longer in the order of the tables. And as soon as one row-wise
-    table has mean pooling, it divides the vectors of every feature by the length of their bag, except those that it
-    knows to be of row-wise tables with sum pooling: so it is told that all others are such.
+
+def _mend(tables: nn.Module, model: Dlrm, config: Config, device: torch.device) -> None:
+    """Three things that TorchRec 1.8 does otherwise than its caller would, when tables have different placements.
+
+    It answers pooled vectors grouped by placement, no longer in the order of the tables. As soon as one row-wise table
+    has mean pooling, it divides the vectors of every feature by the length of their bag, except those that it knows to
+    be of row-wise tables with sum pooling: so it is told that all others are such. And it wraps replicated tables
+    into DDP, whose work `FlatGradients` does.
     """
+    assert isinstance(tables, ShardedEmbeddingBagCollection)
     keys = tables._embedding_names
     if keys != model.pooled.keys:
         features = [feature.name for feature in config.dataset.sparse]
@@ -211,6 +236,10 @@ def _mend(tables: ShardedEmbeddingBagCollection, model: Dlrm, config: Config, de
     features_by_pooling = tables._pooling_type_to_rs_features
     means = set(features_by_pooling["MEAN"])
     features_by_pooling["SUM"] = [name for name in keys if name not in means]
+    for index, lookup in enumerate(tables._lookups):
+        if isinstance(lookup, DistributedDataParallel):
+            lookup._remove_autograd_hooks()
+            tables._lookups[index] = lookup.module
 
 
 def _replica(table: str, slot: str, tensor: torch.Tensor) -> Piece:

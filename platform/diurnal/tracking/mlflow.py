@@ -109,6 +109,7 @@ class Tracker:
             tags: more tags of the run.
 
         Raises:
+            ValueError: if `increment_id` is neither.
             TrackingError: in strict mode, if the store did not take it in `tracking.timeout_s`.
         """
         self.begin_lineage()
@@ -149,8 +150,7 @@ class Tracker:
             TrackingError: in strict mode, if anything was dropped.
         """
         if self._report is None:
-            for run in self._runs:
-                run.finish("FAILED")
+            self._end_runs("FAILED")
             if self._lineage_begun:
                 status, at_ms = (self._runs[-1].status if self._runs else None) or "FINISHED", self._mail.now_ms()
                 self._mail.send(lambda store: store.close_run(names.LINEAGE, status, at_ms), vital=True)
@@ -162,8 +162,13 @@ class Tracker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._end_runs(_status_after(kind))
         self.close()
+
+    def _end_runs(self, status: Status) -> None:
+        for run in self._runs:
+            run.finish(status)
 
     def _demand(self, report: TrackingReport) -> None:
         if report.dropped:
@@ -178,6 +183,7 @@ class IncrementRun:
         self.status: Status | None = None
         """How it ended; None while it runs."""
         self._mail = mail
+        self._place = names.increment_step(increment_id), int(names.increment_time(increment_id).timestamp() * 1000)
 
     def log(self, metrics: Mapping[str, float | None], step_rows: int) -> None:
         """Points of curves at `step_rows` rows seen of the increment. None and NaN are undefined and not sent."""
@@ -220,8 +226,8 @@ class IncrementRun:
         Args:
             status: FINISHED only after the commit.
             version: what was committed; FINISHED needs it.
-            summary: the increment's metrics: on this run at `step_rows`, and, of a FINISHED one, on the lineage run
-                at the increment's place in time.
+            summary: the increment's metrics: on this run at `step_rows` (a point that is there already stays), and,
+                of a FINISHED one, on the lineage run at the increment's place in time.
             step_rows: rows of the increment.
         """
         assert status != "FINISHED" or version is not None, "FINISHED says that a version was committed"
@@ -229,25 +235,28 @@ class IncrementRun:
             return
         self.status = status
         key, now_ms, metrics = self.increment_id, self._mail.now_ms(), summary or {}
-        self._mail.send_points(key, metrics, step_rows, now_ms)
+        self._mail.send_points(key, metrics, step_rows, now_ms, vital=True)
         if version is not None:
             tags = {names.TAG_VERSION: str(version)}
             self._mail.send(lambda store: store.set_tags(key, tags), vital=True)
         if status == "FINISHED":
-            at_ms = int(names.increment_time(key).timestamp() * 1000)
-            self._mail.send_points(names.LINEAGE, metrics, names.increment_step(key), at_ms)
+            self._mail.send_points(names.LINEAGE, metrics, *self._place, vital=True)
         self._mail.send(lambda store: store.close_run(key, status, now_ms), vital=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt | SystemExit)
-        self.finish("KILLED" if interrupted else "FAILED")
+        self.finish(_status_after(kind))
 
     def _artifact(self, name: str, content: bytes) -> None:
         weight = 1 + len(content) // BYTES_PER_UNIT
         self._mail.send(lambda store: store.put_artifact(self.increment_id, name, content), weight=weight)
+
+
+def _status_after(kind: type[BaseException] | None) -> Status:
+    """How a run ends that nobody finished: a signal shows as one of these two exceptions."""
+    return "KILLED" if kind is not None and issubclass(kind, KeyboardInterrupt | SystemExit) else "FAILED"
 
 
 class _Mail:
@@ -266,11 +275,13 @@ class _Mail:
             store = self.store
             self._outbox.put(lambda _: call(store), [None], weight=weight, vital=vital)
 
-    def send_points(self, key: str, metrics: Mapping[str, float | None], step: int, time_ms: int) -> None:
+    def send_points(
+        self, key: str, metrics: Mapping[str, float | None], step: int, time_ms: int, *, vital: bool = False
+    ) -> None:
         points = [Point(name, value, time_ms, int(step)) for name, value in names.defined(metrics)]
         if self.store and self._outbox and points:
             store = self.store
-            self._outbox.put(lambda parts: store.log_points(key, parts), points, group=key)
+            self._outbox.put(lambda parts: store.log_points(key, parts), points, group=key, vital=vital)
 
     def flush(self, timeout_s: float) -> TrackingReport:
         return self._report(self._outbox.flush(timeout_s) if self._outbox else None)

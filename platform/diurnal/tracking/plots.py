@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
-def calibration_png(
-    prediction: Sequence[float], rate: Sequence[float], weight: Sequence[float], title: str = "calibration"
-) -> bytes:
+def calibration_png(prediction: np.ndarray, rate: np.ndarray, weight: np.ndarray, title: str = "calibration") -> bytes:
     """Mean label against mean prediction of groups of rows; on the diagonal the predictions are right.
 
     Bars are two standard errors of a rate over `weight` rows, so that what lies within them may be chance. Axes are
@@ -20,23 +25,51 @@ def calibration_png(
         weight: (G,) weight of each group; its number of rows where every row weighs 1.
         title: over the plot.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="mean prediction", ylabel="mean label", title=title)
+    figure, axes = _axes((5, 5), xlabel="mean prediction", ylabel="mean label", title=title)
     if len(prediction) == 0:
         axes.text(0.5, 0.5, "no rows", ha="center", transform=axes.transAxes)
     else:
-        errors = [2 * (r * (1 - r) / w) ** 0.5 if w > 0 else 0.0 for r, w in zip(rate, weight, strict=True)]
-        low, high = float(min(prediction)), float(max(prediction))
+        errors = 2 * np.sqrt(rate * (1 - rate) / np.maximum(weight, 1e-300))
+        low, high = float(prediction.min()), float(prediction.max())
         if low > 0 and high > 10 * low:
-            axes.set(xscale="log", yscale="symlog")
+            axes.set_xscale("log")
             axes.set_yscale("symlog", linthresh=low)
         axes.plot([low, high], [low, high], color="grey", linewidth=1, linestyle="--")
         axes.errorbar(prediction, rate, yerr=errors, fmt="o", markersize=4, linewidth=1)
         axes.set_ylim(bottom=0)
+    return _png(figure)
+
+
+def days_png(days: Sequence[str], curves: Mapping[str, Sequence[float | None]], title: str) -> bytes:
+    """Normalized entropy over days, lower is better; an undefined value is a gap.
+
+    Args:
+        days: increment ids, in order.
+        curves: (days,) values by name; the first one is drawn boldest.
+        title: over the plot.
+    """
+    figure, axes = _axes((9, 4), ylabel="normalized entropy (lower is better)", title=title)
+    for number, (name, values) in enumerate(curves.items()):
+        drawn = [float("nan") if value is None else value for value in values]
+        axes.plot(range(len(days)), drawn, marker=".", linewidth=2 if number == 0 else 1, label=name)
+    axes.axhline(1.0, color="grey", linewidth=1, linestyle="--")
+    every = max(1, len(days) // 8)
+    axes.set_xticks(range(0, len(days), every), list(days)[::every], rotation=20, ha="right")
+    axes.legend(frameon=False)
+    return _png(figure)
+
+
+def _axes(inches: tuple[float, float], **labels: str) -> tuple[Figure, Axes]:
+    """A figure that belongs to no window and to no thread."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=inches, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot(**labels)
+
+
+def _png(figure: Figure) -> bytes:
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=100)
     return out.getvalue()

@@ -80,6 +80,10 @@ class _OpenRun:
     run_id: str
     seen: set[tuple[str, int]]
     """(key, step) of the points that the run has."""
+    params: dict[str, str]
+    """Parameters that the run has."""
+    changed: dict[str, list[str]] = field(default_factory=dict)
+    """Parameters that are different now: [what the run has, what it should have]."""
 
 
 class Store:
@@ -121,9 +125,10 @@ class Store:
             run_id = run.info.run_id
             if found:
                 self._reopen(run, start)
-            self._open[start.key] = _OpenRun(run_id, self._points_of(run) if found else set())
+            opened = _OpenRun(run_id, self._points_of(run) if found else set(), dict(run.data.params))
+            self._open[start.key] = opened
             self.run_ids[start.key] = run_id
-            self._set_params(run_id, start.params, run.data.params)
+            self._set_params(opened, start.params)
             if start.dataset is not None:
                 client.log_inputs(run_id, datasets=[dataset_entity(start.dataset, self._config.dataset)])
 
@@ -145,8 +150,7 @@ class Store:
 
     def set_params(self, key: str, params: Mapping[str, str]) -> None:
         with _refusals():
-            run_id = self._run(key).run_id
-            self._set_params(run_id, params, self._ready().get_run(run_id).data.params)
+            self._set_params(self._run(key), params)
 
     def put_artifact(self, key: str, path: str, content: bytes) -> None:
         """Writes `content` as the artifact `path` (folders with slashes); an older one is replaced."""
@@ -228,6 +232,8 @@ class Store:
         before, status = run.data.tags.get(names.TAG_ATTEMPT), run.info.status
         if before is not None and (before != tags.get(names.TAG_ATTEMPT) or status != "RUNNING"):
             tags[names.attempt_tag(before)] = "never closed" if status == "RUNNING" else status
+        if names.TAG_CHANGED_PARAMS in run.data.tags:
+            tags[names.TAG_CHANGED_PARAMS] = "{}"
         self._set_tags(run.info.run_id, tags)
         self._ready().update_run(run.info.run_id, status="RUNNING")
 
@@ -242,16 +248,17 @@ class Store:
             entities = [RunTag(key, value[:MAX_TAG_CHARS]) for key, value in part]
             self._ready().log_batch(run_id, tags=entities)
 
-    def _set_params(self, run_id: str, params: Mapping[str, str], present: Mapping[str, str]) -> None:
+    def _set_params(self, run: _OpenRun, params: Mapping[str, str]) -> None:
         """Writes new parameters; one that has another value already goes into a tag, since it cannot change."""
         from mlflow.entities import Param
 
-        new = [Param(key, value) for key, value in params.items() if key not in present]
-        for part in _cut(new, PARAMS_PER_CALL):
-            self._ready().log_batch(run_id, params=part)
-        changed = {k: [present[k], v] for k, v in params.items() if k in present and present[k] != v}
-        if changed:
-            self._set_tags(run_id, {names.TAG_CHANGED_PARAMS: json.dumps(changed)})
+        new = {key: value for key, value in params.items() if key not in run.params}
+        for part in _cut(list(new.items()), PARAMS_PER_CALL):
+            self._ready().log_batch(run.run_id, params=[Param(key, value) for key, value in part])
+            run.params.update(part)
+        run.changed |= {key: [run.params[key], value] for key, value in params.items() if run.params[key] != value}
+        if run.changed:
+            self._set_tags(run.run_id, {names.TAG_CHANGED_PARAMS: json.dumps(run.changed)})
 
     def _delete_ghosts(self, start: RunStart) -> None:
         """Runs that this process created without getting an answer, and then found or created again."""

@@ -29,6 +29,7 @@ from diurnal.tracking.location import (
     is_server,
     tracking_uri,
 )
+from diurnal.tracking.outbox import describe
 from diurnal.tracking.store import connect
 
 _WHAT = "Serves the tracking store of a configuration and prints the link that opens it in the right mode."
@@ -40,7 +41,7 @@ _STDERR = 2
 
 
 class ServerError(Exception):
-    """The MLflow server did not start."""
+    """The MLflow server did not start, or does not answer."""
 
 
 def server_command(uri: str, artifacts: str | None, host: str, port: int) -> tuple[list[str], dict[str, str]]:
@@ -123,8 +124,18 @@ def _serve(config: Config, host: str, port: int) -> int:
 
 
 def _experiment_page(config: Config, address: str) -> str:
-    """The experiment's link; the start page's, with a word, while nothing was tracked there."""
-    experiment = connect(address).get_experiment_by_name(experiment_name(config))
+    """The experiment's link; the start page's, with a word, while nothing was tracked there.
+
+    Raises:
+        ServerError: if the server does not answer.
+    """
+    client = connect(address)
+    from mlflow.exceptions import MlflowException
+
+    try:
+        experiment = client.get_experiment_by_name(experiment_name(config))
+    except MlflowException as error:
+        raise ServerError(describe(error)) from error
     if experiment is None:
         return f"{address}/#/experiments?{MACHINE_LEARNING_MODE} (no experiment {experiment_name(config)} yet)"
     return experiment_link(address, experiment.experiment_id)

@@ -1,9 +1,10 @@
-"""Runs Ray Train's trainer so that a signal ends it in bounded time, and the first real error is the one that is seen."""
+"""Runs Ray Train's trainer: a signal ends it in bounded time, and the first real error is the one that is seen."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -86,7 +87,8 @@ def _first_real_error(error: BaseException) -> BaseException:
         if isinstance(cause, DiurnalError):
             return cause
     rank, _, failure = min(causes, key=lambda c: _is_echo(c[1]))
-    return WorkerFailed(f"rank {rank} of {len(failures)} failed ranks:\n{failure}")
+    shown = getattr(failure, "_traceback_str", None) or "".join(traceback.format_exception(failure))
+    return WorkerFailed(f"rank {rank} failed first (of {len(failures)}):\n{shown}")
 
 
 def _is_echo(cause: BaseException) -> bool:

@@ -81,7 +81,7 @@ def learn(learner: Learner, feed: Feed, num_steps: int, on_step: OnStep) -> Pass
             parallel.zero_grad()
             (loss_sum * (learner.world_size / global_weight)).backward()
             parallel.step_dense()
-            learner.global_step += 1
+            learner.state.global_step += 1
             done.num_steps += 1
         elif not is_sound:
             _skip(done, batch, learner.config.optim.max_skipped_steps)
@@ -120,8 +120,8 @@ def _skip(done: Pass, batch: Batch, limit: int) -> None:
     done.num_skipped_rows += batch.num_rows
     if done.num_skipped_steps > limit:
         raise TrainingError(
-            f"step {batch.step}: the loss was not finite in {done.num_skipped_steps} steps of this increment, more than "
-            f"optim.max_skipped_steps = {limit} allows; nothing of it is committed. Look at the dense inputs "
+            f"step {batch.step}: the loss was not finite in {done.num_skipped_steps} steps of this increment, more "
+            f"than optim.max_skipped_steps = {limit} allows; nothing of it is committed. Look at the dense inputs "
             "(`diurnal validate`, nonfinite = \"fill\") or lower the learning rates."
         )
 

@@ -1,4 +1,4 @@
-"""What a person sees while workers train: a bar on a terminal, plain lines elsewhere, and one table row an increment."""
+"""What a person sees while workers train: a bar on a terminal, plain lines elsewhere, one table row an increment."""
 
 from __future__ import annotations
 

@@ -17,9 +17,10 @@ from diurnal.config import Config, resolved_json
 from diurnal.data.partitions import Increment
 from diurnal.data.selection import select_increments
 from diurnal.data.streams import StreamPlan, plan_increment
-from diurnal.errors import CheckpointError, DataError, Fault
+from diurnal.errors import DataError, Fault
 from diurnal.stack import check_stack, library_versions
 from diurnal.tracking.mlflow import Dataset, Tracker, TrackingReport
+from diurnal.train.claim import next_attempt, exclusive
 from diurnal.train.interrupt import Interrupted, fit_until_interrupted
 from diurnal.train.progress import Progress
 from diurnal.train.resources import cluster
@@ -68,7 +69,7 @@ def train(config: Config, first: str, last: str | None = None, progress: Progres
     check_stack()
     increments = select_increments(config.data.path, config.dataset, first, last)
     store = Store(config.storage, config.name)
-    with store.locked():
+    with exclusive(config.storage, config.name):
         versions = store.versions()
         todo, already = _not_yet_trained(increments, versions)
         for increment in already:
@@ -77,11 +78,12 @@ def train(config: Config, first: str, last: str | None = None, progress: Progres
             return Result(config.name, (), tuple(already), {}, {}, None, time.time() - started_s)
         parent = versions[-1] if versions else None
         if parent is not None:
-            compare(parent.manifest, config).require()
+            _refuse_what_does_not_fit(parent, config)
         fits = []
         for number, increment in enumerate(todo, start=1 + (parent.number if parent else 0)):
             plan = _plan(config, increment)
-            fits.append(Fit(plan.to_json(), increment.fingerprint, number, store.next_attempt(number)))
+            attempt = next_attempt(config.storage, config.name, increment.id)
+            fits.append(Fit(plan.to_json(), increment.fingerprint, number, attempt))
         announced = {
             increment.id: Announced(_dataset(config, increment), fit.attempt, fit.number - 1 or None)
             for increment, fit in zip(todo, fits, strict=True)
@@ -108,16 +110,17 @@ def evaluate(config: Config, number: int, increment_id: str, progress: Progress 
     check_stack()
     increments = select_increments(config.data.path, config.dataset, increment_id)
     store = Store(config.storage, config.name)
-    versions = {version.number: version for version in store.versions()}
-    if number not in versions:
-        there = f"{min(versions)} to {max(versions)}" if versions else "none"
-        fix = "choose one of them"
-        raise CheckpointError([Fault("--version", str(number), f"a committed version: {there}", fix)])
-    compare(versions[number].manifest, config).require()
+    version = store.version(number)
+    _refuse_what_does_not_fit(version, config)
     fits = [Fit(_plan(config, increment).to_json(), increment.fingerprint, 0, 0) for increment in increments]
-    watch, _ = _run_workers(config, "evaluate", fits, versions[number], {}, progress, started_s)
+    watch, _ = _run_workers(config, "evaluate", fits, version, {}, progress, started_s)
     outcomes = tuple(watch.outcomes.values())
     return Result(config.name, outcomes, (), watch.timeline, {}, None, time.time() - started_s)
+
+
+def _refuse_what_does_not_fit(version: Version, config: Config) -> None:
+    """Before any worker starts, and before any tensor is read."""
+    compare(version.manifest(), config, reset_optimizer=config.checkpoint.reset_optimizer).refuse_if_broken()
 
 
 def _not_yet_trained(
@@ -128,15 +131,16 @@ def _not_yet_trained(
     Raises:
         DataError: an increment lies before the newest trained one, or has changed since it was trained.
     """
-    trained = {version.manifest.increment: version for version in versions}
+    lineages = [version.manifest().lineage for version in versions]
+    trained = {lineage.increment: lineage for lineage in lineages}
     newest = max(trained, default="")
     faults, todo, done = [], [], []
     for increment in increments:
-        version = trained.get(increment.id)
-        if version is not None and version.manifest.fingerprint == increment.fingerprint:
+        lineage = trained.get(increment.id)
+        if lineage is not None and lineage.fingerprint == increment.fingerprint:
             done.append(increment.id)
-        elif version is not None:
-            found = f"files that differ from those that version {version.number} was trained on"
+        elif lineage is not None:
+            found = f"files that differ from those that version {lineage.number} was trained on"
             fix = "put the files back, or start a new lineage under another name"
             faults.append(Fault(increment.id, found, "a trained increment does not change", fix))
         elif increment.id < newest:

@@ -9,6 +9,7 @@ from typing import Any
 import ray.train.torch
 import torch
 
+from diurnal.checkpoint.store import Store
 from diurnal.config import from_resolved
 from diurnal.data.batch import Batch
 from diurnal.data.streams import StreamPlan
@@ -30,29 +31,21 @@ class Sequence:
         imported_s: when its imports were done.
     """
 
-    def __init__(self, spec: Spec, rank: int, world_size: int, entered_s: float, imported_s: float) -> None:
+    def __init__(self, spec: Spec, rank: int, entered_s: float, imported_s: float) -> None:
         self._spec = spec
         self._rank = rank
-        self._config = from_resolved(spec.config_json)
-        self._every_steps = self._config.tracking.every_steps
-        device = ray.train.torch.get_device() if self._config.workers.gpus else torch.device("cpu")
-        self._learner = build_learner(self._config, rank, world_size, device)
-        self._committer = Committer(self._config, self._learner)
-        built_s = time.time()
-        loaded = self._committer.load(spec.parent) if spec.parent is not None else None
-        self._prior = loaded.prior if loaded is not None else (0.0, 0.0)
-        self._say_first_step: Callable[[], None] = lambda: self._tell(
-            "timeline",
-            started_s=spec.started_s,
-            entered_s=entered_s,
-            imported_s=imported_s,
-            built_s=built_s,
-            loaded_s=loaded_s,
-            first_step_s=time.time(),
-        )
-        loaded_s = time.time()
-        lines = loaded.lines if loaded is not None else []
-        self._tell("model", **self._learner.describe(), loaded=lines)
+        config = from_resolved(spec.config_json)
+        self._every_steps = config.tracking.every_steps
+        device = ray.train.torch.get_device() if config.workers.gpus else torch.device("cpu")
+        self._learner = build_learner(config, device)
+        self._committer = Committer(Store(config.storage, config.name), self._learner)
+        self._timeline = {"started_s": spec.started_s, "entered_s": entered_s, "imported_s": imported_s}
+        self._timeline["built_s"] = time.time()
+        parent = self._committer.load(spec.parent) if spec.parent is not None else None
+        self._timeline["loaded_s"] = time.time()
+        self._running_rate = parent.running_rate if parent else (0.0, 0.0)
+        self._watermark_us = parent.watermark_us if parent else None
+        self._tell("model", **self._learner.describe(), loaded=parent.report if parent else "")
 
     def train(self) -> None:
         plans = [StreamPlan.from_json(fit.plan) for fit in self._spec.fits]
@@ -66,7 +59,7 @@ class Sequence:
             self._tell("increment", plan.increment_id, rows=plan.num_rows, steps=plan.num_steps, passes=["score"])
             with self._learner.feed(plan) as feed:
                 done = score(self._learner, feed, plan.num_steps, self._on_step(plan, "score"))
-            self._tell_totals("evaluated", plan.increment_id, add_up(self._learner, done, self._prior))
+            self._tell_totals("evaluated", plan.increment_id, add_up(self._learner, done, self._running_rate))
 
     def _starts(self, plans: list[StreamPlan]) -> Iterator[Callable[[], Feed]]:
         """The passes in order. A model without a parent has nothing to be scored for."""
@@ -84,13 +77,14 @@ class Sequence:
         evaluated: Totals | None = None
         if self._has_parent(index):
             done = score(self._learner, next(feeds), plan.num_steps, self._on_step(plan, "score"))
-            evaluated = add_up(self._learner, done, self._prior)
+            evaluated = add_up(self._learner, done, self._running_rate)
             self._tell_totals("evaluated", increment, evaluated)
         done = learn(self._learner, next(feeds), plan.num_steps, self._on_step(plan, "learn"))
-        learned = add_up(self._learner, done, self._prior)
+        learned = add_up(self._learner, done, self._running_rate)
         self._tell_totals("learned", increment, learned)
-        self._prior = _with(self._prior, learned)
-        committed = self._committer.commit(fit, plan, evaluated, learned, self._prior)
+        self._running_rate = _with(self._running_rate, learned)
+        self._watermark_us = max(filter(None, (self._watermark_us, learned.watermark_us)), default=None)
+        committed = self._committer.commit(fit, plan, evaluated, learned, self._running_rate, self._watermark_us)
         increment_s = time.perf_counter() - begun_s
         self._tell("committed", increment, **committed, increment_s=increment_s, rows=plan.num_rows)
 
@@ -98,11 +92,10 @@ class Sequence:
         last = {"rows": 0, "s": time.perf_counter(), "sums": torch.zeros(0)}
 
         def on_step(done: Pass, batch: Batch) -> None:
-            if self._say_first_step is not _nothing and mode == "learn":
-                self._say_first_step()
-                self._say_first_step = _nothing
-            is_point = (batch.step + 1) % self._every_steps == 0
-            if not is_point:
+            if self._timeline and mode == "learn":
+                self._tell("timeline", **self._timeline, first_step_s=time.time())
+                self._timeline = {}
+            if (batch.step + 1) % self._every_steps != 0:
                 return
             sums = reduced(done.metrics.sums())
             if self._rank == 0:
@@ -127,7 +120,7 @@ class Sequence:
             rows_per_s=(rows - last["rows"]) / max(now_s - last["s"], 1e-9),
             wait_share=done.wait_s / max(now_s - done.started_s, 1e-9),
             num_skipped_steps=done.num_skipped_steps,
-            global_step=self._learner.global_step,
+            global_step=self._learner.state.global_step,
             lr_factor=self._learner.lr_factor(),
         )
         last.update(rows=rows, s=now_s, sums=sums)
@@ -143,11 +136,7 @@ class Sequence:
             self._spec.channel.send(kind, increment, **data)
 
 
-def _nothing() -> None:
-    return None
-
-
-def _with(prior: tuple[float, float], learned: Totals) -> tuple[float, float]:
+def _with(seen: tuple[float, float], learned: Totals) -> tuple[float, float]:
     """Clicks and rows, by weight, that a predictor of the running click rate has seen."""
     report = learned.report
-    return prior[0] + report.weight * (report.base_rate or 0.0), prior[1] + report.weight
+    return seen[0] + report.weight * (report.base_rate or 0.0), seen[1] + report.weight

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from diurnal.checkpoint.state import TrainState
 from diurnal.config import Config
 from diurnal.data.encode import count_names
 from diurnal.data.reader import BatchReader
@@ -25,20 +26,28 @@ class Learner:
     """One rank's share of a model in training."""
 
     config: Config
-    parallel: Parallel
-    rank: int
-    world_size: int
+    state: TrainState
     device: torch.device
     schedule: Schedule
-    global_step: int = 0
-    """Steps that changed the model, over the whole lineage of versions."""
+
+    @property
+    def parallel(self) -> Parallel:
+        return self.state.parallel
+
+    @property
+    def rank(self) -> int:
+        return self.state.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.state.world_size
 
     @property
     def count_names(self) -> tuple[str, ...]:
         return count_names(self.config.dataset)
 
     def lr_factor(self) -> float:
-        return self.schedule.factor(self.global_step)
+        return self.schedule.factor(self.state.global_step)
 
     def feed(self, plan: StreamPlan) -> Feed:
         """Starts to read this rank's batches of an increment."""
@@ -63,11 +72,11 @@ class Learner:
         }
 
 
-def build_learner(config: Config, rank: int, world_size: int, device: torch.device) -> Learner:
-    """A model with its starting values, spread over the ranks. A collective call."""
+def build_learner(config: Config, device: torch.device) -> Learner:
+    """A model with its starting values, spread over the ranks of the process group. A collective call."""
     if config.workers.threads:
         torch.set_num_threads(config.workers.threads)
     plan = make_plan(config, Topology.of_process_group("cuda" if device.type == "cuda" else "cpu"))
     model = build_dlrm(config, device)
     parallel = parallelize(config, model, device, plan)
-    return Learner(config, parallel, rank, world_size, device, Schedule(config.optim.schedule))
+    return Learner(config, TrainState(parallel), device, Schedule(config.optim.schedule))

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from diurnal.config import Config
 from diurnal.tracking import names
 from diurnal.tracking.mlflow import Dataset, IncrementRun, Status, Tracker
 from diurnal.tracking.plots import calibration_png
+from diurnal.train.claim import record_attempt
 from diurnal.train.events import Event
 from diurnal.train.progress import Progress
 
@@ -95,8 +98,8 @@ class Watch:
 
     def _on_model(self, _: str, data: dict[str, Any]) -> None:
         self.model = data
-        for line in data["loaded"]:
-            self.progress.say(line)
+        if data["loaded"]:
+            self.progress.say(data["loaded"])
 
     def _on_increment(self, increment: str, data: dict[str, Any]) -> None:
         self.outcomes[increment] = Outcome(increment, data["rows"])
@@ -104,6 +107,7 @@ class Watch:
         announced = self.announced.get(increment)
         if announced is None:
             return
+        record_attempt(self.config.storage, self.config.name, increment, announced.attempt)
         self.open_run = self.tracker.begin_increment(
             increment, attempt=announced.attempt, parent_version=announced.parent, dataset=announced.dataset
         )
@@ -143,7 +147,8 @@ class Watch:
         self.outcomes[increment].learned = data
         if self.open_run is not None:
             self.open_run.tags(names.report_tags(names.PROGRESSIVE, data["report"]))
-            png = calibration_png(**data["reliability"], title=f"{increment}, before each row was learned")
+            curve = {name: np.asarray(values) for name, values in data["reliability"].items()}
+            png = calibration_png(**curve, title=f"{increment}, before each row was learned")
             self.open_run.figure(names.CALIBRATION_ARTIFACT, png)
 
     def _on_committed(self, increment: str, data: dict[str, Any]) -> None:

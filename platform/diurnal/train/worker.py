@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from typing import Any
 
 import ray.train
@@ -19,12 +20,13 @@ def work(task: dict[str, Any]) -> None:
     _refuse_mixed_versions(spec.versions)
     from diurnal.train.sequence import Sequence
 
-    rank = ray.train.get_context().get_world_rank()
-    sequence = Sequence(spec, rank, ray.train.get_context().get_world_size(), entered_s, imported_s=time.time())
-    if spec.mode == "evaluate":
-        sequence.evaluate()
-    else:
-        sequence.train()
+    sequence = Sequence(spec, ray.train.get_context().get_world_rank(), entered_s, imported_s=time.time())
+    try:
+        sequence.evaluate() if spec.mode == "evaluate" else sequence.train()
+    except Exception as error:
+        # Ray Train hands the driver the bare exception; where it was raised would be lost.
+        error.add_note(traceback.format_exc())
+        raise
 
 
 def _refuse_mixed_versions(driver: dict[str, str]) -> None:

@@ -20,7 +20,7 @@ def test_the_pooled_ne_is_that_of_all_rows_and_the_auc_the_mean_of_days() -> Non
     total = across_days(reports)
     logits, labels = (np.concatenate(parts) for parts in zip(*days, strict=True))
     assert total.pooled_ne == pytest.approx(exact_ne(logits, labels), abs=1e-9)
-    assert total.mean_day_auc == pytest.approx(np.mean([exact_auc(*day) for day in days]), abs=1e-4)
+    assert total.mean_day_auc == pytest.approx(np.mean([exact_auc(*day) or 0 for day in days]), abs=1e-4)
     assert (total.num_auc_days, total.num_days, total.rows) == (3, 3, 440)
 
 

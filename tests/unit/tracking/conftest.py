@@ -77,7 +77,7 @@ class Server:
             self.port = probe.getsockname()[1]
         self.address = f"http://127.0.0.1:{self.port}"
         self._stack = ExitStack()
-        self._log = self._stack.enter_context(open(folder / "server.log", "wb"))
+        self._log = self._stack.enter_context((folder / "server.log").open("wb"))
 
     def start(self) -> None:
         running = serving(self.uri, self.artifacts, "127.0.0.1", self.port, log=self._log)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -38,13 +39,14 @@ def test_two_processes_at_once_on_a_fresh_file_leave_a_sound_database(tmp_path: 
     """hydraflow#245: racing migrations break the file for good."""
     file = tmp_path / "new folder" / "mlflow.db"
     command = [sys.executable, "-c", CREATE_AND_USE, str(file)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with ExitStack() as stack:
-        processes = [stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(2)]
-        assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2
-        for process in processes:
-            process.stdin.write("go\n")
-            process.stdin.flush()
+        pipes = [os.pipe() for _ in range(2)]
+        processes = [
+            stack.enter_context(subprocess.Popen(command, stdin=read, stdout=subprocess.PIPE)) for read, _ in pipes
+        ]
+        assert [process.stdout and process.stdout.readline() for process in processes] == [b"ready\n"] * 2
+        for _, write in pipes:
+            os.write(write, b"go\n")
         assert [process.wait(100) for process in processes] == [0, 0]
     with sqlite3.connect(file) as database:
         assert database.execute("pragma integrity_check").fetchone() == ("ok",)

@@ -88,7 +88,7 @@ def test_a_run_says_what_it_was_made_of(sqlite_config: Config, dataset: Dataset,
     assert json.loads(entry.dataset.profile) == {"num_rows": 160}
     columns = {c["name"]: c["type"] for c in json.loads(entry.dataset.schema)["mlflow_colspec"]}
     assert columns == {"label": "double", "age": "double", "user": "long", "genres": "array"}
-    assert mlflow.data.get_source(entry.dataset).uri == dataset.path
+    assert json.loads(mlflow.data.get_source(entry.dataset).to_json()) == {"uri": dataset.path}
 
 
 def test_a_retry_is_the_same_run_and_writes_each_point_once(sqlite_config: Config, dataset, runs_of, points_of) -> None:
@@ -101,15 +101,17 @@ def test_a_retry_is_the_same_run_and_writes_each_point_once(sqlite_config: Confi
     first = runs_of(uri)["daily-2026-01-02"]
     assert first.info.status == "RUNNING"
 
-    for attempt, status in ((2, "FAILED"), (3, "FINISHED")):
-        config = sqlite_config.model_copy(update={"seed": attempt})
-        with Tracker(config) as tracker:
+    for attempt in (2, 3):
+        with Tracker(sqlite_config.model_copy(update={"seed": attempt})) as tracker:
             run = begin(tracker, dataset, attempt=attempt)
+            run.params({names.USED: {"sparse": {"lr": attempt}}})
             for step in range(8, 8 * attempt + 1, 8):
                 run.log({"progressive/ne": 0.9, "lr/dense": 0.01}, step)
-            run.finish(
-                status, version=7 if status == "FINISHED" else None, summary={"progressive/ne": 0.7}, step_rows=40
-            )
+            summary = {"progressive/ne": 0.7}
+            if attempt == 3:
+                run.finish("FINISHED", version=7, summary=summary, step_rows=40)
+            else:
+                run.finish("FAILED", summary=summary, step_rows=40)
         assert tracker.close().dropped == 0
 
     again = runs_of(uri)["daily-2026-01-02"]
@@ -122,7 +124,8 @@ def test_a_retry_is_the_same_run_and_writes_each_point_once(sqlite_config: Confi
         "FAILED",
     )
     assert again.data.params["seed"] == "0"
-    assert json.loads(tags["diurnal.changed_params"]) == {"seed": ["0", "3"]}
+    assert again.data.params["used.sparse.lr"] == "2"
+    assert json.loads(tags["diurnal.changed_params"]) == {"seed": ["0", "3"], "used.sparse.lr": ["2", "3"]}
     points = [(key, step) for key, step, _ in points_of(uri, again)]
     assert points == [*(("lr/dense", s) for s in (8, 16, 24)), *(("progressive/ne", s) for s in (8, 16, 24, 40))]
     lineage = runs_of(uri)["lineage ctr"]
@@ -153,11 +156,27 @@ def test_a_run_that_ends_in_an_error_says_so(sqlite_config: Config, dataset, run
     assert "diurnal.version" not in runs["daily-2026-01-02"].data.tags
 
 
+def test_a_tracker_that_is_left_in_an_error_ends_its_runs(sqlite_config: Config, dataset, runs_of) -> None:
+    tracker = Tracker(sqlite_config)
+    begin(tracker, dataset)
+    with pytest.raises(KeyboardInterrupt), tracker:
+        raise KeyboardInterrupt
+    runs = runs_of(tracking_uri(sqlite_config))
+    assert {run.info.status for run in runs.values()} == {"KILLED"}
+
+
 def test_a_run_that_nobody_ended_is_failed(sqlite_config: Config, dataset: Dataset, runs_of) -> None:
     tracker = Tracker(sqlite_config)
     begin(tracker, dataset).log({"progressive/ne": 0.9}, 8)
     tracker.close()
     assert runs_of(tracking_uri(sqlite_config))["daily-2026-01-02"].info.status == "FAILED"
+
+
+def test_an_increment_without_a_date_is_refused_at_once(sqlite_config: Config, dataset: Dataset) -> None:
+    tracker = Tracker(sqlite_config)
+    with pytest.raises(ValueError, match="isoformat"):
+        begin(tracker, dataset, "yesterday")
+    tracker.close()
 
 
 def test_finished_needs_a_committed_version(sqlite_config: Config, dataset: Dataset) -> None:

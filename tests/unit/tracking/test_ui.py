@@ -99,6 +99,15 @@ def test_of_a_server_only_the_link_is_printed(config_file: Path, server, capsys)
     )
 
 
+def test_a_server_that_is_down_is_an_error_of_one_line(config_file: Path, capsys) -> None:
+    setting = f"tracking.uri=http://user:secret@127.0.0.1:{free_port()}"
+    assert ui.main(["--config", str(config_file), "--set", setting]) == 1
+    told = capsys.readouterr().err
+    assert "failed with exception" in told
+    assert told.count("\n") == 1
+    assert "secret" not in told
+
+
 def test_a_password_is_not_an_argument_of_the_server() -> None:
     command, environment = ui.server_command("postgresql://u:secret@db/mlflow", "/artifacts", "127.0.0.1", 5000)
     assert "secret" not in " ".join(command)

@@ -1,0 +1,177 @@
+"""What a version says about itself: read and compared before any of its tensors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from diurnal.config import HASH_NAME, Config, Schema
+from diurnal.config.section import Section
+
+
+class Position(Section):
+    """How far into its increment a commit is; independent of the world size."""
+
+    steps: int
+    """Global batches consumed."""
+    num_steps: int
+    """Global batches of the whole increment."""
+    rows: int
+    """Real rows consumed."""
+    cursors: tuple[int, ...]
+    """Rows consumed of each stream."""
+
+    @property
+    def is_final(self) -> bool:
+        return self.steps == self.num_steps
+
+
+class Lineage(Section):
+    """What a version is made of, and from: what the caller of `save` knows."""
+
+    number: int
+    """Of the version, from 1."""
+    parent: int | None
+    """Number of the version that training went on from."""
+    increment: str
+    fingerprint: str
+    """Of the increment's files."""
+    attempt: int
+    position: Position
+    watermark_us: int | None = None
+    """Newest event time that was learned, in microseconds since the epoch, UTC."""
+    metrics: dict[str, Any] = {}
+
+
+class DenseContract(Section):
+    fill: float
+    clip: tuple[float, float] | None
+    transform: str
+    shift: float
+    scale: float
+
+
+class FeatureContract(Section):
+    """How ids of a feature become rows of a table."""
+
+    table: str
+    type: str
+    mapping: str
+    boundaries: tuple[float, ...]
+
+
+class TableContract(Section):
+    rows: int
+    dim: int
+    pooling: str
+
+
+class Contract(Section):
+    """What tensors mean: a version is loaded under another configuration only as far as this allows."""
+
+    hash_name: str
+    hash_seed: int
+    dense: dict[str, DenseContract]
+    """In the order of the bottom MLP's inputs."""
+    features: dict[str, FeatureContract]
+    """In the order of the interaction's vectors."""
+    tables: dict[str, TableContract]
+    bottom: tuple[int, ...]
+    over: tuple[int, ...]
+    self_interaction: bool
+    concat: str
+    sparse_optimizer: str
+    """Kind of the tables' optimizer."""
+    dense_optimizer: str
+
+    @staticmethod
+    def of(config: Config) -> Contract:
+        schema, model = config.dataset, config.model
+        return Contract(
+            hash_name=HASH_NAME,
+            hash_seed=schema.hash_seed,
+            dense={
+                d.name: DenseContract(fill=d.fill, clip=d.clip, transform=d.transform, shift=d.shift, scale=d.scale)
+                for d in schema.dense
+            },
+            features={
+                f.name: FeatureContract(table=f.table_name, type=f.type, mapping=f.mapping, boundaries=f.boundaries)
+                for f in schema.sparse
+            },
+            tables={t.name: TableContract(rows=t.rows, dim=t.dim, pooling=t.pooling) for t in schema.tables},
+            bottom=model.bottom,
+            over=model.over,
+            self_interaction=model.self_interaction,
+            concat=model.concat,
+            sparse_optimizer=config.optim.sparse.kind,
+            dense_optimizer=config.optim.dense.kind,
+        )
+
+    def inputs(self) -> dict[str, list[str]]:
+        """What each column of the first layer of an MLP stands for, by the name under
+        which the layer's weight is saved.
+
+        Shapes alone do not tell: two inputs that changed places would be taken for each other.
+        """
+        vectors = ["dense", *self.features]
+        dim = next(iter(self.tables.values())).dim
+        kept = vectors if self.concat == "all" else vectors[:1]
+        pairs = [
+            "*".join(sorted((left, right)))
+            for i, left in enumerate(vectors)
+            for right in vectors[: i + 1 if self.self_interaction else i]
+        ]
+        return {
+            "dense/bottom.0.weight": list(self.dense),
+            "dense/over.0.weight": [f"{name}[{column}]" for name in kept for column in range(dim)] + pairs,
+        }
+
+
+class Provenance(Section):
+    """How a version came about; for people, and for another run of the same."""
+
+    schema_hash: str
+    config_hash: str
+    config: dict[str, Any]
+    """The resolved configuration."""
+    libraries: dict[str, str]
+    world_size: int
+    device: str
+    placement: dict[str, str]
+    """Of each table, while this version was trained."""
+    hyperparameters: dict[str, dict[str, Any]]
+    """As the optimizers really used them in the last step."""
+
+
+class Manifest(Section):
+    """`manifest.json` of a version."""
+
+    format: Literal[1] = 1
+    model: str
+    lineage: Lineage
+    global_step: int
+    """Steps that changed the model, over the whole lineage: what the learning rate schedule counts."""
+    contract: Contract
+    provenance: Provenance
+    created_at: str
+    """ISO 8601, UTC."""
+
+    def to_json(self) -> str:
+        return self.model_dump_json(indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> Manifest:
+        return Manifest.model_validate_json(text)
+
+
+def config_hash(config: Config) -> str:
+    return _hash(config.model_dump(mode="json"))
+
+
+def schema_hash(schema: Schema) -> str:
+    return _hash(schema.model_dump(mode="json"))
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]

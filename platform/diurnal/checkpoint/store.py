@@ -1,0 +1,201 @@
+"""Where versions lie. This is the one place that knows paths.
+
+    <storage>/<model>/versions/<number>/<attempt>-<step>/
+        model/ optimizer/ random/     torch distributed checkpoints, one for each section
+        manifest.json
+        COMMIT                        files, sizes, checksums; written last: what has none is no version
+
+A folder is never written twice, so that whatever an attempt left behind can not become part of another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diurnal.checkpoint.manifest import Manifest
+from diurnal.errors import CheckpointError, Fault
+
+COMMIT = "COMMIT"
+MANIFEST = "manifest.json"
+_FORMAT = 1
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    bytes: int
+    sha256: str
+
+    @staticmethod
+    def of(path: Path) -> FileRecord:
+        digest = hashlib.sha256()
+        with open(path, "rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+        return FileRecord(path.stat().st_size, digest.hexdigest())
+
+
+@dataclass(frozen=True)
+class Version:
+    """A committed version."""
+
+    number: int
+    directory: Path
+
+    def manifest(self) -> Manifest:
+        return Manifest.from_json((self.directory / MANIFEST).read_text(encoding="utf-8"))
+
+    def files(self) -> dict[str, FileRecord]:
+        """By path below the version's folder."""
+        commit = _read_commit(self.directory)
+        assert commit is not None
+        return {path: FileRecord(**record) for path, record in commit["files"].items()}
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A folder that is not a version, and will never be read as one."""
+
+    directory: Path
+    reason: str
+
+
+class Store:
+    """The versions of one model."""
+
+    def __init__(self, storage: str | Path, name: str) -> None:
+        self.root = Path(storage, name, "versions")
+
+    def begin(self, number: int, attempt: int, step: int) -> Path:
+        """A fresh folder for one attempt to write a version; the same attempt may begin again after it failed."""
+        parent = self.root / str(number)
+        parent.mkdir(parents=True, exist_ok=True)
+        for tries in range(1, 1000):
+            directory = parent / (f"{attempt}-{step}" if tries == 1 else f"{attempt}-{step}.{tries}")
+            try:
+                directory.mkdir()
+            except FileExistsError:
+                continue
+            _sync(parent)
+            return directory
+        raise CheckpointError(f"{parent}: attempt {attempt} at step {step} has begun 1000 times")
+
+    def commit(self, directory: Path, manifest: Manifest, files: Mapping[str, FileRecord]) -> Version:
+        """Makes a folder a version: its files are on disk by now, and nothing else of it ever changes.
+
+        Args:
+            files: all that were written below `directory`, by path.
+        """
+        _write(directory / MANIFEST, manifest.to_json())
+        listed = {**files, MANIFEST: FileRecord.of(directory / MANIFEST)}
+        for folder in {(directory / path).parent for path in listed}:
+            _sync(folder)
+        record = {"format": _FORMAT, "files": {path: vars(listed[path]) for path in sorted(listed)}}
+        unfinished = directory / f"{COMMIT}.tmp"
+        _write(unfinished, json.dumps(record, indent=1))
+        unfinished.rename(directory / COMMIT)
+        _sync(directory)
+        return Version(manifest.lineage.number, directory)
+
+    def versions(self) -> list[Version]:
+        """Committed versions, by number. Of several commits of one number, the one of the latest attempt counts."""
+        newest = {number: committed[-1] for number, committed in self._committed().items()}
+        return [Version(number, newest[number]) for number in sorted(newest)]
+
+    def latest(self) -> Version | None:
+        versions = self.versions()
+        return versions[-1] if versions else None
+
+    def version(self, number: int) -> Version:
+        """
+        Raises:
+            CheckpointError: there is no such version.
+        """
+        versions = {version.number: version for version in self.versions()}
+        if number not in versions:
+            there = ", ".join(map(str, versions)) or "none"
+            rule = f"a committed version: {there}"
+            raise CheckpointError([Fault(str(self.root), f"no version {number}", rule, "choose one of them")])
+        return versions[number]
+
+    def verify(self, version: Version, paths: Iterable[str] | None = None) -> list[Fault]:
+        """Compares files with what was committed: there, of the same size, with the same checksum.
+
+        Args:
+            paths: which of `version.files()`; all, if not given.
+        """
+        faults, files = [], version.files()
+        for path in files if paths is None else paths:
+            found = _what_is_wrong(version.directory / path, files[path])
+            if found:
+                rule = "the file is as it was committed"
+                fix = "restore the file from a copy, or continue from an earlier version"
+                faults.append(Fault(str(version.directory / path), found, rule, fix))
+        return faults
+
+    def leftovers(self) -> list[Leftover]:
+        """Folders of attempts that ended before their commit, or were overtaken by a later attempt."""
+        kept = {version.directory for version in self.versions()}
+        found = []
+        for directory in sorted(self.root.glob("*/*"), key=_age):
+            if directory.is_dir() and directory not in kept:
+                is_whole = _read_commit(directory) is not None
+                reason = "overtaken by a later attempt" if is_whole else "never committed"
+                found.append(Leftover(directory, reason))
+        return found
+
+    def _committed(self) -> dict[int, list[Path]]:
+        found: dict[int, list[Path]] = {}
+        for path in sorted(self.root.glob(f"*/*/{COMMIT}"), key=lambda path: _age(path.parent)):
+            if path.parent.parent.name.isdecimal() and _read_commit(path.parent) is not None:
+                found.setdefault(int(path.parent.parent.name), []).append(path.parent)
+        return found
+
+
+def _age(directory: Path) -> tuple[int, ...]:
+    """Sorts `<attempt>-<step>` and `<attempt>-<step>.<tries>` of a version by when they were begun."""
+    numbers = f"{directory.parent.name}-{directory.name}".replace(".", "-").split("-")
+    return tuple(int(number) if number.isdecimal() else -1 for number in numbers)
+
+
+def _read_commit(directory: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads((directory / COMMIT).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    if record["format"] != _FORMAT:
+        rule = f"format {_FORMAT}, the one that this release of diurnal reads"
+        fault = Fault(str(directory / COMMIT), f"format {record['format']}", rule, "use the release that wrote it")
+        raise CheckpointError([fault])
+    return record
+
+
+def _what_is_wrong(path: Path, committed: FileRecord) -> str:
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return "no such file"
+    if size != committed.bytes:
+        return f"{size} bytes instead of {committed.bytes}"
+    return "" if FileRecord.of(path) == committed else "another checksum"
+
+
+def _write(path: Path, text: str) -> None:
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

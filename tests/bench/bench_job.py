@@ -1,0 +1,178 @@
+"""The whole training pass against a bare TorchRec loop, in the same processes and the same run, round by round.
+
+The bare loop is what anybody would write first: batches that lie in memory, forward, mean loss, backward with the
+fused optimizer, step of the dense optimizer. The job reads Parquet, encodes, scores before it learns, agrees on each
+step, counts metrics, and commits.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+NUM_DENSE, NUM_SPARSE, TABLE_ROWS, DIM = 13, 26, 100_000, 16
+ROWS, BATCH_ROWS, ROUNDS = 163_840, 4096, 3
+
+
+def write_dataset(folder: Path) -> None:
+    """One day of 13 dense and 26 Zipf-distributed sparse columns, its schema, and the configuration."""
+    rng = np.random.default_rng(0)
+    columns: dict[str, Any] = {"label": (rng.random(ROWS) < 0.2).astype(np.int8)}
+    columns |= {f"d{i}": rng.exponential(10.0, ROWS).astype(np.float32) for i in range(NUM_DENSE)}
+    columns |= {f"s{i}": rng.zipf(1.2, ROWS).astype(np.int64) % 10**9 for i in range(NUM_SPARSE)}
+    day = folder / "days" / "dt=2026-01-01"
+    day.mkdir(parents=True)
+    pq.write_table(pa.table(columns), day / "part-0.parquet", compression="zstd", row_group_size=50_000)
+    (day / "_SUCCESS").touch()
+    entries = [f'[[dense]]\nname = "d{i}"\ntransform = "log1p"' for i in range(NUM_DENSE)]
+    entries += [f'[[sparse]]\nname = "s{i}"' for i in range(NUM_SPARSE)]
+    entries += [f'[[tables]]\nname = "s{i}"\nrows = {TABLE_ROWS}\ndim = {DIM}' for i in range(NUM_SPARSE)]
+    (folder / "schema.toml").write_text("\n".join(entries))
+    (folder / "run.toml").write_text(
+        f'name = "bench"\nstorage = "{folder}/storage"\n'
+        f'[data]\npath = "{folder}/days"\nschema_file = "{folder}/schema.toml"\nbatch_rows = {BATCH_ROWS}\n'
+        "[model]\nbottom = [512, 256]\nover = [512, 256]\n[workers]\nmax = 2\n[tracking]\nenabled = false\n"
+    )
+
+
+def bench() -> dict[str, Any]:
+    """Answers `end_to_end_vs_bare_loop`, the two speeds behind it, and what the first step of a job waits for."""
+    from diurnal.config import load_config
+    from diurnal.train.progress import Progress
+    from diurnal.train.run import train
+
+    with tempfile.TemporaryDirectory(prefix="diurnal-bench-") as name:
+        folder = Path(name)
+        write_dataset(folder)
+        config = load_config([folder / "run.toml"])
+        job = train(config, "2026-01-01", None, Progress(table=False)).to_dict()
+        rounds = _rounds(config)
+    ratios = [r["job_rows_per_s"] / r["bare_rows_per_s"] for r in rounds]
+    timeline = job["timeline"]
+    parts, before_s = {}, 0.0
+    for at, what in (
+        ("entered_s", "cluster, worker processes and torch"),
+        ("imported_s", "imports"),
+        ("built_s", "model, plan and tables"),
+        ("loaded_s", "parent version"),
+        ("first_step_s", "first batch and step"),
+    ):
+        parts[what], before_s = timeline[at] - before_s, timeline[at]
+    return {
+        "end_to_end_vs_bare_loop": statistics.median(ratios),
+        "end_to_end_vs_bare_loop_rounds": ratios,
+        "rounds": rounds,
+        "first_step_s": timeline["first_step_s"],
+        "first_step_parts_s": parts,
+    }
+
+
+def _rounds(config: Any) -> list[dict[str, float]]:
+    """Runs both loops in turn inside one group of two Ray Train workers."""
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    from diurnal.config import resolved_json
+    from diurnal.testing import by_value
+    from diurnal.train.resources import cluster
+
+    by_value(work)
+    with cluster(config), tempfile.TemporaryDirectory(prefix="diurnal-bench-") as scratch:
+        trainer = TorchTrainer(
+            work,
+            train_loop_config={"config": resolved_json(config)},
+            scaling_config=ScalingConfig(num_workers=config.workers.max, resources_per_worker={"CPU": 1}),
+            run_config=RunConfig(name="bench", storage_path=scratch),
+        )
+        rounds = trainer.fit().return_value
+        ray.shutdown()
+    return rounds
+
+
+def work(task: dict[str, Any]) -> list[dict[str, float]]:
+    import torch
+    import torch.distributed as dist
+
+    from diurnal.config import from_resolved
+    from diurnal.data.selection import select_increments
+    from diurnal.data.streams import plan_increment
+    from diurnal.checkpoint.store import Store
+    from diurnal.train.commit import Committer
+    from diurnal.train.loop import learn
+    from diurnal.train.setup import build_learner
+    from diurnal.train.spec import Fit
+    from diurnal.train.totals import add_up
+
+    config = from_resolved(task["config"])
+    learner = build_learner(config, torch.device("cpu"))
+    (increment,) = select_increments(config.data.path, config.dataset)
+    plan = plan_increment(
+        increment,
+        batch_rows=BATCH_ROWS,
+        num_streams=config.num_streams,
+        seed=0,
+        order="file",
+        task_rows=config.data.task_rows,
+    )
+    with learner.feed(plan) as feed:
+        prebuilt = list(feed)
+    bare = _bare_loop(config, learner)
+    committer = Committer(Store(config.storage, "rounds"), learner)
+    rounds = []
+    for number in range(ROUNDS + 1):
+        seconds = []
+        for loop in ("bare", "job"):
+            dist.barrier()
+            start_s = time.perf_counter()
+            if loop == "bare":
+                bare(prebuilt)
+            else:
+                with learner.feed(plan) as feed:
+                    done = learn(learner, feed, plan.num_steps, lambda *_: None)
+                learned = add_up(learner, done)
+                fit = Fit(plan.to_json(), increment.fingerprint, number + 1, 1)
+                committer.commit(fit, plan, None, learned, (0.0, 0.0), None)
+            dist.barrier()
+            seconds.append(time.perf_counter() - start_s)
+        rounds.append({"bare_rows_per_s": ROWS / seconds[0], "job_rows_per_s": ROWS / seconds[1]})
+    return rounds[1:]
+
+
+def _bare_loop(config: Any, learner: Any) -> Any:
+    """TorchRec as its documentation shows it: planner, DistributedModelParallel, fused row-wise AdaGrad."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
+    from torchrec.distributed import DistributedModelParallel
+    from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+    from torchrec.optim import RowWiseAdagrad
+
+    from diurnal.model.dlrm import build_dlrm
+
+    model = build_dlrm(config, "cpu")
+    apply_optimizer_in_backward(RowWiseAdagrad, model.tables.parameters(), {"lr": 0.05})
+    planner = EmbeddingShardingPlanner(topology=Topology(world_size=learner.world_size, compute_device="cpu"))
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+
+    sharders = [EmbeddingBagCollectionSharder()]
+    plan = planner.collective_plan(model, sharders, dist.group.WORLD)
+    module = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders)
+    dense = [p for name, p in module.named_parameters() if "tables" not in name]
+    optimizer = torch.optim.Adagrad(dense, lr=0.01)
+    loss_of = torch.nn.BCEWithLogitsLoss()
+
+    def run(batches: list[Any]) -> None:
+        for batch in batches:
+            optimizer.zero_grad()
+            loss_of(module(batch.dense, batch.sparse), batch.labels).backward()
+            optimizer.step()
+
+    return run

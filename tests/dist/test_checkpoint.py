@@ -1,0 +1,269 @@
+"""A version continues a model at any world size and under any placement."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from diurnal.checkpoint.load import load
+from diurnal.checkpoint.manifest import Lineage, Position
+from diurnal.checkpoint.save import save
+from diurnal.checkpoint.state import TrainState
+from diurnal.checkpoint.store import Store, Version
+from diurnal.checkpoint.tensors import Folder, Named
+from diurnal.config import Config
+from diurnal.errors import CheckpointError
+from diurnal.sharding.parallel import Parallel
+from diurnal.testing import everything, run_world, spread, tiny_batch, tiny_config, train_step
+
+MIXED = {"user": "row_wise", "item": "table_wise", "genres": "row_wise", "site": "data_parallel"}
+PLACEMENTS = {
+    "table_wise": {"default": "table_wise"},
+    "row_wise": {"default": "row_wise"},
+    "data_parallel": {"default": "data_parallel"},
+    "mixed": {"placement": MIXED},
+}
+OPTIM = {"sparse": {"kind": "rowwise_adagrad"}, "dense": {"kind": "adam"}, "schedule": {"warmup_steps": 4}}
+
+
+def configure(placement: str, **optim: dict) -> Config:
+    return tiny_config({"optim": OPTIM | optim, "sharding": PLACEMENTS[placement]})
+
+
+def lineage(number: int) -> Lineage:
+    position = Position(steps=3, num_steps=3, rows=36, cursors=(36,))
+    return Lineage(
+        number=number,
+        parent=number - 1 or None,
+        increment=f"2026-01-{number:02}",
+        fingerprint=f"day{number}",
+        attempt=1,
+        position=position,
+    )
+
+
+def train(state: TrainState, rank: int, world_size: int, steps: range) -> None:
+    for step in steps:
+        state.parallel.set_lr_factor(min(1.0, state.global_step / 4))
+        train_step(state.parallel, tiny_batch(state.parallel.config, step, rank, world_size))
+        state.global_step += 1
+
+
+@torch.no_grad()
+def score(parallel: Parallel, rank: int, world_size: int) -> torch.Tensor:
+    batch = tiny_batch(parallel.config, 99, rank, world_size)
+    return parallel.module(batch.dense, batch.sparse)
+
+
+Answer = tuple[dict[str, torch.Tensor], torch.Tensor]
+"""All values, and the rank's logits on a fixed batch."""
+
+
+def train_and_save(rank: int, world_size: int, config: Config, storage: Path, steps: int, more: int) -> list[Answer]:
+    """Before and after the steps that follow the save."""
+    state = TrainState(spread(config))
+    train(state, rank, world_size, range(steps))
+    answers = [(everything(state.parallel), score(state.parallel, rank, world_size))]
+    save(Store(storage, "tiny"), state, lineage(1))
+    train(state, rank, world_size, range(steps, steps + more))
+    return [*answers, (everything(state.parallel), score(state.parallel, rank, world_size))]
+
+
+def load_and_train(rank: int, world_size: int, configs: list[Config], storage: Path, steps: int, more: int) -> list[list[Answer]]:
+    found = []
+    for config in configs:
+        state, store = TrainState(spread(config)), Store(storage, "tiny")
+        load(store, store.version(1), state)
+        answers = [(everything(state.parallel), score(state.parallel, rank, world_size))]
+        assert state.global_step == steps
+        train(state, rank, world_size, range(steps, steps + more))
+        found.append([*answers, (everything(state.parallel), score(state.parallel, rank, world_size))])
+    return found
+
+
+def in_order(shares: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(shares, dim=1).flatten()
+
+
+@pytest.mark.parametrize("saved", PLACEMENTS)
+def test_a_version_loads_at_any_world_size_and_placement(tmp_path: Path, saved: str) -> None:
+    """meta-pytorch/torchrec#2534."""
+    by_rank = run_world(train_and_save, 2, configure(saved), tmp_path, 3, 3)
+    for world_size in (1, 2, 3):
+        loaded_by_rank = run_world(load_and_train, world_size, [configure(p) for p in PLACEMENTS], tmp_path, 3, 3)
+        for index in range(len(PLACEMENTS)):
+            at_load, later = ([answers[index][i] for answers in loaded_by_rank] for i in (0, 1))
+            for name, value in by_rank[0][0][0].items():
+                assert torch.equal(at_load[0][0][name], value), name
+            for name, value in by_rank[0][1][0].items():
+                torch.testing.assert_close(later[0][0][name], value, rtol=1e-5, atol=1e-6)
+            for loaded, expected in ((at_load, 0), (later, 1)):
+                logits = in_order([answers[expected][1] for answers in by_rank])
+                torch.testing.assert_close(in_order([share for _, share in loaded]), logits, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize(("sparse", "dense"), [("rowwise_adagrad", "adam"), ("adagrad", "adagrad"), ("sgd", "sgd")])
+def test_20_steps_are_10_and_a_new_process_and_10_bit_for_bit(
+    tmp_path: Path, world_size: int, sparse: str, dense: str
+) -> None:
+    """KempnerInstitute/KempnerForge#115."""
+    config = configure("mixed", sparse={"kind": sparse}, dense={"kind": dense})
+    unbroken = run_world(train_and_save, world_size, config, tmp_path, 10, 10)
+    resumed = run_world(load_and_train, world_size, [config], tmp_path, 10, 10)
+    for rank in range(world_size):
+        values, logits = unbroken[rank][1]
+        resumed_values, resumed_logits = resumed[rank][0][1]
+        assert {name for name in values if not torch.equal(values[name], resumed_values[name])} == set()
+        assert torch.equal(logits, resumed_logits)
+
+
+def draw(rank: int, world_size: int, storage: Path, is_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random numbers before and after a save, or after a load."""
+    torch.manual_seed(100 + rank)
+    state, store = TrainState(spread(configure("mixed"))), Store(storage, "tiny")
+    before = torch.rand(3)
+    if is_first:
+        save(store, state, lineage(1))
+    else:
+        load(store, store.version(1), state)
+    return before, torch.rand(3)
+
+
+def test_random_state_goes_on_where_it_was_and_anew_at_another_world_size(tmp_path: Path) -> None:
+    saved = run_world(draw, 2, tmp_path, True)
+    assert [after.tolist() for _, after in run_world(draw, 2, tmp_path, False)] == [after.tolist() for _, after in saved]
+    anew = [after.tolist() for _, after in run_world(draw, 3, tmp_path, False)]
+    assert anew == [after.tolist() for _, after in run_world(draw, 3, tmp_path, False)]
+    assert len(set(map(tuple, anew))) == 3
+
+
+def load_only(rank: int, world_size: int, config: Config, storage: Path, reset_optimizer: bool) -> tuple[str, dict[str, torch.Tensor], int]:
+    state, store = TrainState(spread(config)), Store(storage, "tiny")
+    compatibility = load(store, store.version(1), state, reset_optimizer=reset_optimizer)
+    return str(compatibility), everything(state.parallel), state.global_step
+
+
+def saved_version(storage: Path, world_size: int = 2) -> tuple[Version, dict[str, torch.Tensor]]:
+    by_rank = run_world(train_and_save, world_size, configure("mixed"), storage, 3, 0)
+    return Store(storage, "tiny").version(1), by_rank[0][0][0]
+
+
+def test_a_version_without_its_optimizer_part_is_refused_by_name_unless_reset(tmp_path: Path) -> None:
+    version, saved = saved_version(tmp_path)
+    shutil.rmtree(version.directory / "optimizer")
+    with pytest.raises(CheckpointError, match=r"(?s)1-3/optimizer/.*no such file.*checkpoint.reset_optimizer = true"):
+        run_world(load_only, 2, configure("mixed"), tmp_path, False)
+    report, values, step = run_world(load_only, 1, configure("mixed"), tmp_path, True)[0]
+    assert "dropped optim.sparse" in report and step == 3
+    for name, value in saved.items():
+        expected = torch.zeros_like(value) if "/" in name else value
+        assert torch.equal(values[name], expected), name
+
+
+def save_without_moments(rank: int, world_size: int, storage: Path) -> None:
+    state = TrainState(spread(configure("mixed")))
+    sections = state.sections()
+    del sections["optimizer"]["tables/item/moment"]
+    state.sections = lambda: sections
+    save(Store(storage, "tiny"), state, lineage(1))
+
+
+def test_a_version_that_lacks_a_moment_is_refused_by_name(tmp_path: Path) -> None:
+    run_world(save_without_moments, 1, tmp_path)
+    with pytest.raises(CheckpointError, match=r"(?s)1-0/optimizer\n  found: no tables/item/moment.*reset_optimizer"):
+        run_world(load_only, 2, configure("mixed"), tmp_path, False)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_damage_is_found_before_a_tensor_is_read(tmp_path: Path, damage: str) -> None:
+    version, _ = saved_version(tmp_path)
+    path = version.directory / "model" / "__1_0.distcp"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data if damage == "flip" else data[:-1])
+    if damage == "remove":
+        path.unlink()
+    found = {"flip": "another checksum", "cut": "bytes instead of", "remove": "no such file"}[damage]
+    with pytest.raises(CheckpointError, match=rf"model/__1_0.distcp\n  found: .*{found}"):
+        run_world(load_only, 3, configure("mixed"), tmp_path, False)
+
+
+def change_dataset(change: dict) -> Config:
+    schema = json.loads(configure("mixed").dataset.model_dump_json())
+    return tiny_config({"optim": OPTIM, "dataset": {key: schema[key] + more for key, more in change.items()}})
+
+
+def test_new_inputs_change_no_prediction_at_first_and_nothing_that_was_learned(tmp_path: Path) -> None:
+    by_rank = run_world(train_and_save, 2, configure("mixed"), tmp_path, 3, 0)
+    ((values, logits),) = run_world(load_widened, 1, tmp_path)
+    old = by_rank[0][0][0]
+    assert all(torch.equal(values[name], old[name]) for name in old if old[name].shape == values[name].shape)
+    assert values["over.0.weight"].shape[1] > old["over.0.weight"].shape[1]
+    assert values["over.0.weight/exp_avg_sq"].count_nonzero() == old["over.0.weight/exp_avg_sq"].count_nonzero()
+    torch.testing.assert_close(logits, in_order([answers[0][1] for answers in by_rank]), rtol=1e-5, atol=1e-6)
+    assert torch.equal(values["hour"], values["hour/first"])
+
+
+def load_widened(rank: int, world_size: int, storage: Path) -> Answer:
+    """A new dense input and a new table, both first in the order; logits of the old inputs and random new ones."""
+    old = json.loads(configure("mixed").dataset.model_dump_json())
+    dataset = {
+        "dense": [{"name": "length"}, *old["dense"][::-1]],
+        "sparse": [{"name": "hour"}, *old["sparse"][::-1]],
+        "tables": [{"name": "hour", "rows": 24, "dim": 4}, *old["tables"]],
+    }
+    state, store = TrainState(spread(tiny_config({"optim": OPTIM, "dataset": dataset}))), Store(storage, "tiny")
+    first = state.parallel.gather_table("hour")
+    load(store, store.version(1), state)
+    values = everything(state.parallel) | {"hour/first": first}
+    batch = tiny_batch(configure("mixed"), 99)
+    hours = torch.arange(12)
+    dense = torch.cat([torch.randn(12, 1), batch.dense.flip(1)], dim=1)
+    bags = {name: bag for name, bag in batch.sparse.to_dict().items()}
+    from torchrec import JaggedTensor, KeyedJaggedTensor
+
+    bags["hour"] = JaggedTensor(hours, torch.ones(12, dtype=torch.int32))
+    names = [feature.name for feature in state.parallel.config.dataset.sparse]
+    sparse = KeyedJaggedTensor(
+        names, torch.cat([bags[n].values() for n in names]), lengths=torch.cat([bags[n].lengths() for n in names])
+    )
+    with torch.no_grad():
+        return values, state.parallel.module(dense, sparse)
+
+
+def grow(rank: int, world_size: int, storage: Path, rows: int, is_first: bool) -> dict[str, torch.Tensor]:
+    dataset = {
+        "sparse": [{"name": "user", "mapping": "identity"}],
+        "tables": [{"name": "user", "rows": rows, "dim": 4}],
+    }
+    config = tiny_config({"dataset": dataset, "sharding": {"default": "row_wise"}})
+    state, store = TrainState(spread(config)), Store(storage, "tiny")
+    first = everything(state.parallel)
+    if is_first:
+        train(state, rank, world_size, range(3))
+        save(store, state, lineage(1))
+    else:
+        load(store, store.version(1), state)
+    return everything(state.parallel) | {"first": first["user"]}
+
+
+def test_a_grown_table_keeps_its_rows_and_starts_the_new_ones(tmp_path: Path) -> None:
+    (saved, _) = run_world(grow, 2, tmp_path, 10, True)
+    for grown in run_world(grow, 3, tmp_path, 17, False):
+        assert torch.equal(grown["user"][:10], saved["user"])
+        assert torch.equal(grown["user"][10:], grown["first"][10:])
+        assert torch.equal(grown["user/moment"][:10], saved["user/moment"])
+        assert not grown["user/moment"][10:].any()
+
+
+def test_one_process_without_a_group_reads_whole_tables(tmp_path: Path) -> None:
+    version, saved = saved_version(tmp_path)
+    folder = Folder(version.directory / "model")
+    user = torch.empty(folder.shapes["tables/user/weight"])
+    folder.read({"tables/user/weight": Named.whole(user)})
+    assert torch.equal(user, saved["user"])

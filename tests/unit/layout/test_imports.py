@@ -1,0 +1,74 @@
+"""Which room imports which, and what a command costs before it does anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+HEAVY = ("torch", "torchrec", "fbgemm_gpu", "ray", "mlflow", "pyarrow", "pandas", "numpy", "matplotlib")
+
+
+def lint(folder: Path, package: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()"]
+    command += ["--config", str(ROOT / "pyproject.toml"), "--no-cache"]
+    environment = {**os.environ, "PYTHONPATH": str(package)}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_rooms_import_one_way(tmp_path):
+    done = lint(tmp_path, ROOT / "platform")
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "says"),
+    [
+        ("utils.py", "", "diurnal.utils"),
+        ("config/planted.py", "import torch", "diurnal.config.planted -> torch"),
+        ("data/planted.py", "import diurnal.model.dlrm", "diurnal.data.planted -> diurnal.model.dlrm"),
+        ("data/planted.py", "import torch", "diurnal.data.planted -> torch"),
+        ("model/planted.py", "import mlflow", "diurnal.model.planted -> mlflow"),
+    ],
+)
+def test_a_planted_import_is_found(tmp_path, file, line, says):
+    package = tmp_path / "diurnal"
+    shutil.copytree(ROOT / "platform" / "diurnal", package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / file).write_text(line + "\n")
+    done = lint(tmp_path, tmp_path)
+    assert done.returncode == 1
+    assert says in done.stdout
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import diurnal.errors, diurnal.stack, diurnal.config",
+        "import diurnal.cli.main, diurnal.cli.doctor",
+    ],
+)
+def test_light_rooms_load_nothing_heavy(code):
+    code += f"; import sys; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import atexit, sys\n"
+        f"atexit.register(lambda: print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr))\n"
+        "from diurnal.cli.main import main\n"
+        "sys.argv = ['diurnal', '--help']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "doctor" in done.stdout
+    assert done.stderr.strip() == "[]"
