@@ -24,7 +24,7 @@ ROW_GROUP_ROWS = 65_536
 
 def mix64(index: npt.NDArray[np.int64], salt: int) -> npt.NDArray[np.uint64]:
     """One 64-bit id per index: the finalizer of SplitMix64 (Steele, Lea, Flood 2014), which is a bijection."""
-    z = index.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15) * np.uint64(salt + 1)
+    z = index.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15 * (salt + 1) % 2**64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))

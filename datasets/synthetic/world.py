@@ -30,6 +30,9 @@ DEVICE_EFFECT = (0.1, 0.0, -0.1, -0.4)
 HOUR_SHARE = 1.0 + 0.7 * np.sin((np.arange(24) - 9.0) * np.pi / 12.0)
 ROTATION = 0.02
 """Radians by which every item's taste turns in a day: the drift that a model has to follow."""
+OWN_TASTE = 0.25
+"""Share of taste that a single user or item has for itself."""
+TASTE_EFFECT = 0.4
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ class World:
         )
         logit = self._bias(number, seconds) + np.array(DEVICE_EFFECT, dtype=np.float32)[device]
         logit += _dense_effect(price, age, visits)
-        logit += self._id_effects(number, user, item, shop, num_users, num_items)
-        logit += self._taste_effect(number, user, item, topics, num_topics, num_users, num_items)
+        logit += self._id_effects(user, item, shop, num_users, num_items)
+        logit += self._taste_effect(number, user, item, shop, topics, num_topics)
         probability = 1.0 / (1.0 + np.exp(-logit.astype(np.float64)))
         click = (rng.random(num_rows) < probability).astype(np.int8)
         return Day(
@@ -128,28 +131,32 @@ class World:
         level = -1.4 + 0.1 * np.sin(2 * np.pi * number / 7.0) + 0.005 * number
         return (level + 0.15 * np.sin(hour * np.pi / 12.0)).astype(np.float32)
 
-    def _id_effects(self, number: int, user: Ints, item: Ints, shop: Ints, num_users: int, num_items: int) -> Floats:
+    def _id_effects(self, user: Ints, item: Ints, shop: Ints, num_users: int, num_items: int) -> Floats:
         known = (user >= 0).astype(np.float32)
-        of_user = 0.3 * self._normal("user bias", num_users, 1)[:, 0]
-        of_item = 0.4 * self._normal("item bias", num_items, 1)[:, 0]
+        of_user = 0.2 * self._normal("user bias", num_users, 1)[:, 0]
+        of_item = 0.3 * self._normal("item bias", num_items, 1)[:, 0]
         of_shop = 0.4 * self._normal("shop bias", NUM_SHOPS, 1)[:, 0]
         return of_user[user] * known + of_item[item] + of_shop[shop]
 
-    def _taste_effect(
-        self, number: int, user: Ints, item: Ints, topics: Ints, num_topics: Ints, num_users: int, num_items: int
-    ) -> Floats:
+    def _taste_effect(self, number: int, user: Ints, item: Ints, shop: Ints, topics: Ints, num_topics: Ints) -> Floats:
+        """Most of an item's taste is its shop's, and most of a visitor's the topics': ids alone would see too few rows
+        to be learned, as in life."""
         turn = ROTATION * number
-        of_item = np.cos(turn) * self._normal("item taste", num_items, TASTE_DIM)
-        of_item += np.sin(turn) * self._normal("item taste later", num_items, TASTE_DIM)
-        of_user = 0.6 * self._normal("user taste", num_users, TASTE_DIM)
+        tastes = []
+        for when in ("", " later"):
+            of_shop = self._normal(f"shop taste{when}", NUM_SHOPS, TASTE_DIM)
+            of_item = self._normal(f"item taste{when}", int(item.max(initial=0)) + 1, TASTE_DIM)
+            tastes.append(0.9 * of_shop[shop] + OWN_TASTE * of_item[item])
+        item_taste = np.cos(turn) * tastes[0] + np.sin(turn) * tastes[1]
+        of_user = OWN_TASTE * self._normal("user taste", int(user.max(initial=0)) + 1, TASTE_DIM)
         of_topic = self._normal("topic taste", NUM_TOPICS, TASTE_DIM)
-        liked = of_user[user] * (user >= 0).astype(np.float32)[:, None]
+        visitor_taste = of_user[user] * (user >= 0).astype(np.float32)[:, None]
         row = np.repeat(np.arange(len(user)), num_topics)
         share = 1.0 / np.maximum(num_topics, 1)
         for column in range(TASTE_DIM):
-            weights = of_topic[topics, column]
-            liked[:, column] += np.bincount(row, weights=weights, minlength=len(user)) * share
-        return (0.3 * np.einsum("rd,rd->r", liked, of_item[item])).astype(np.float32)
+            summed = np.bincount(row, weights=of_topic[topics, column], minlength=len(user))
+            visitor_taste[:, column] += summed * share
+        return (TASTE_EFFECT * np.einsum("rd,rd->r", visitor_taste, item_taste)).astype(np.float32)
 
 
 def _times(rng: np.random.Generator, num_rows: int) -> Floats:

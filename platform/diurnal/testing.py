@@ -286,8 +286,10 @@ def tiny_batch(config: Config, step: int, rank: int = 0, world_size: int = 1, nu
     labels = draw.integers(0, 2, batch_rows).astype(np.float32)
     weights = np.where(np.arange(batch_rows) % 3 == 0, 0.5, 1.0).astype(np.float32)
     bags = [
-        [draw.integers(0, config.dataset.table(f.table_name).rows, draw.integers(0, 4) if f.many else 1).tolist()
-         for _ in range(batch_rows)]
+        [
+            draw.integers(0, config.dataset.table(f.table_name).rows, draw.integers(0, 4) if f.many else 1).tolist()
+            for _ in range(batch_rows)
+        ]
         for f in config.dataset.sparse
     ]
     mine = list(range(rank, batch_rows if num_rows is None else num_rows, world_size))

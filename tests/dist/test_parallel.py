@@ -36,13 +36,17 @@ def configure(placement: str, sparse: str) -> Config:
 @cache
 def twin_after_training(sparse: str) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     twin = Twin(configure("auto", sparse))
-    logits = [twin.train_step(tiny_batch(twin.config, step, num_rows=rows))[:rows] for step, rows in enumerate(NUM_ROWS)]
+    logits = [
+        twin.train_step(tiny_batch(twin.config, step, num_rows=rows))[:rows] for step, rows in enumerate(NUM_ROWS)
+    ]
     moments = {f"{name}/moment": moment for name, moment in twin.moments.items()}
     slots = {f"{name}/{slot}": value for name, state in twin.dense_state.items() for slot, value in state.items()}
     return logits, {name: v.detach() for name, v in {**twin.tables, **moments, **twin.dense, **slots}.items()}
 
 
-def train(rank: int, world_size: int, configs: list[Config]) -> list[tuple[list[torch.Tensor], dict[str, torch.Tensor]]]:
+def train(
+    rank: int, world_size: int, configs: list[Config]
+) -> list[tuple[list[torch.Tensor], dict[str, torch.Tensor]]]:
     answers = []
     for config in configs:
         parallel = spread(config)
@@ -69,7 +73,9 @@ def test_every_world_size_and_placement_trains_the_twins_model(placement: str, w
         for answers in by_rank:
             state = answers[index][1]
             for name, expected in expected_state.items():
-                torch.testing.assert_close(state[name], expected, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+                torch.testing.assert_close(
+                    state[name], expected, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
+                )
 
 
 def start(rank: int, world_size: int, configs: list[Config]) -> list[dict[str, torch.Tensor]]:
@@ -103,7 +109,11 @@ def test_an_update_is_the_same_for_one_rank_of_8_rows_and_two_of_4() -> None:
 
 def warm_up(rank: int, world_size: int) -> list[dict[str, Any]]:
     """Each step's learning rates and how far they moved what they move."""
-    optim = {"sparse": {"kind": "sgd", "lr": 0.1}, "dense": {"kind": "sgd", "lr": 0.1}, "schedule": {"warmup_steps": 10}}
+    optim = {
+        "sparse": {"kind": "sgd", "lr": 0.1},
+        "dense": {"kind": "sgd", "lr": 0.1},
+        "schedule": {"warmup_steps": 10},
+    }
     parallel = spread(tiny_config({"optim": optim, "sharding": PLACEMENTS["mixed"]}))
     schedule, seen = Schedule(parallel.config.optim.schedule), []
     for step in range(12):
@@ -122,7 +132,9 @@ def test_the_schedule_reaches_every_optimizer() -> None:
         assert seen[6]["sparse"] == pytest.approx(0.06, abs=1e-9)
         assert seen[6]["dense"] == pytest.approx(0.06, abs=1e-9)
         for part in ("dense", "sparse", "replicated"):
-            assert [step["used"][part]["lr"] for step in seen] == pytest.approx([s / 100 for s in range(10)] + [0.1, 0.1])
+            assert [step["used"][part]["lr"] for step in seen] == pytest.approx(
+                [s / 100 for s in range(10)] + [0.1, 0.1]
+            )
         assert set(seen[0]["moved"].values()) == {0.0}, "the first step's factor is 0"
         for name in ("user", "item", "genres", "site", "over.0.weight"):
             assert seen[11]["moved"][name] > 0

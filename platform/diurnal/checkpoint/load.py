@@ -46,9 +46,7 @@ def _verify(store: Store, version: Version, sections: tuple[str, ...], state: Tr
     _agree([_with_way_out(version, fault) for fault in faults], state)
 
 
-def _nothing_is_missing(
-    version: Version, manifest: Manifest, folders: dict[str, Folder], state: TrainState
-) -> None:
+def _nothing_is_missing(version: Version, manifest: Manifest, folders: dict[str, Folder], state: TrainState) -> None:
     faults = []
     for section, tensors in state.wanted(manifest.contract).items():
         for name in tensors if section in folders else ():

@@ -1,8 +1,8 @@
 """What is saved of a model in training. Names say nothing of ranks or placements:
 
-    model       tables/<table>/weight, dense/<parameter>
-    optimizer   tables/<table>/moment, dense/<parameter>/<slot>
-    random      <rank>/cpu, and <rank>/cuda on GPUs
+model       tables/<table>/weight, dense/<parameter>
+optimizer   tables/<table>/moment, dense/<parameter>/<slot>
+random      <rank>/cpu, and <rank>/cuda on GPUs
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class TrainState:
             for slot, tensor in self.parallel.dense_optimizer.state[parameter].items():
                 held[OPTIMIZER][f"dense/{name}/{slot}"] = Named.whole(tensor)
         held[RANDOM] = {
-            f"{self.rank}/{device}": Named.whole(state, is_replica=False) for device, state in self._generators().items()
+            f"{self.rank}/{device}": Named.whole(state, is_replica=False)
+            for device, state in self._generators().items()
         }
         return held
 

@@ -44,7 +44,7 @@ class Batch:
 
     @staticmethod
     def from_packed(packed: PackedBatch, keys: Sequence[str]) -> Batch:
-        """Copies once, so that the tensors own writable memory and shared memory is free again."""
+        """Copies what lies in read-only shared memory, so that tensors are writable and that memory is free again."""
         return Batch(
             dense=_tensor(packed.dense),
             sparse=KeyedJaggedTensor(
@@ -91,4 +91,4 @@ class Batch:
 
 
 def _tensor(array: np.ndarray, dtype: type[np.generic] | None = None) -> torch.Tensor:
-    return torch.from_numpy(array.astype(dtype or array.dtype, copy=True))
+    return torch.from_numpy(array.astype(dtype or array.dtype, copy=not array.flags.writeable))

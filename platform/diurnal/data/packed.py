@@ -1,41 +1,37 @@
-"""A finished local batch as NumPy arrays, and as the one row of an Arrow block that crosses processes uncopied."""
+"""A finished local batch: NumPy views of one buffer, which crosses processes as a single value of an Arrow block."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
 
-from diurnal.data.encoded import Encoded
+from diurnal.data.encoded import NO_TIME, Encoded
 
-_SCALARS = ("step", "num_rows", "num_features", "watermark_us")
-_ARRAYS: dict[str, type[np.generic]] = {
-    "dense": np.float32,
-    "values": np.int32,
-    "lengths": np.uint8,
-    "labels": np.float32,
-    "weights": np.float32,
-    "row_index": np.int64,
-    "counts": np.int64,
-}
-_BLOCK = pa.schema([(n, pa.int64()) for n in _SCALARS] + [(n, pa.large_binary()) for n in (*_ARRAYS, "error")])
+_HEADER = ("step", "num_rows", "watermark_us", "B", "D", "F", "N", "C", "length_bytes")
+_ALIGN = 64
+_BLOCK = pa.schema([("batch", pa.large_binary()), ("error", pa.large_binary())])
 
 
 @dataclass(frozen=True)
 class PackedBatch:
     """What one rank trains on in one step: B rows, first the real ones, then padding of weight 0 without ids.
 
-    Legend: B rows, D dense features, F sparse features, N ids.
+    Legend: B rows, D dense features, F sparse features, N ids, C counts.
     """
 
+    buffer: np.ndarray
+    """uint8: a header and the arrays below."""
     step: int
     """Global step within the increment, from 0."""
     num_rows: int
     """Real rows, 0 to B."""
+    watermark_us: int | None
+    """Newest event time of the real rows, microseconds since 1970 UTC; None without one."""
     dense: np.ndarray
     """(B, D) float32."""
     values: np.ndarray
@@ -49,76 +45,107 @@ class PackedBatch:
     row_index: np.ndarray
     """(B,) int64 position in the increment, in file order; -1 in padding."""
     counts: np.ndarray
-    """int64, in the order of `encode.count_names`."""
-    watermark_us: int | None
-    """Newest event time of the real rows, microseconds since 1970 UTC; None without one."""
-
-    @property
-    def num_features(self) -> int:
-        return len(self.lengths)
+    """(C,) int64, in the order of `encode.count_names`."""
 
     @staticmethod
     def pack(parts: Sequence[tuple[Encoded, np.ndarray]], step: int, batch_rows: int) -> PackedBatch:
         """Joins one or more parts, each with the positions of its rows, and pads."""
         encoded = [part for part, _ in parts]
         marks = [mark for part in encoded if (mark := part.watermark_us) is not None]
-        num_rows = sum(part.num_rows for part in encoded)
-        return PackedBatch(
-            step=step,
-            num_rows=num_rows,
-            dense=_padded([part.dense for part in encoded], batch_rows),
-            values=np.concatenate([part.ids[f] for f in range(len(encoded[0].ids)) for part in encoded]),
-            lengths=_padded([part.lengths for part in encoded], batch_rows, axis=1),
-            labels=_padded([part.labels for part in encoded], batch_rows),
-            weights=_padded([part.weights for part in encoded], batch_rows),
-            row_index=_padded([index for _, index in parts], batch_rows, fill=-1),
-            counts=np.sum([part.counts for part in encoded], axis=0),
-            watermark_us=max(marks, default=None),
-        )
-
-    def to_block(self) -> pa.Table:
-        """One row; each array is one binary value around the array's own memory."""
-        columns: list[pa.Array] = [pa.array([getattr(self, name)], pa.int64()) for name in _SCALARS]
-        for name in _ARRAYS:
-            array: np.ndarray = getattr(self, name)
-            offsets = pa.py_buffer(np.array([0, array.nbytes], np.int64))
-            columns.append(pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(array)]))
-        return pa.Table.from_arrays([*columns, pa.nulls(1, pa.large_binary())], schema=_BLOCK)
+        ids = [part.ids[f] for f in range(len(encoded[0].ids)) for part in encoded]
+        counts = [part.counts for part in encoded]
+        header = {
+            "step": step,
+            "num_rows": sum(part.num_rows for part in encoded),
+            "watermark_us": max(marks, default=NO_TIME),
+            "B": batch_rows,
+            "D": encoded[0].dense.shape[1],
+            "F": len(encoded[0].ids),
+            "N": sum(map(len, ids)),
+            "C": len(counts[0]),
+            "length_bytes": max(part.lengths.itemsize for part in encoded),
+        }
+        layout, size = _layout(header)
+        buffer = np.empty(size, np.uint8)
+        buffer[: 8 * len(_HEADER)].view(np.int64)[:] = list(header.values())
+        packed = _view(buffer, header, layout)
+        _join([part.dense for part in encoded], packed.dense)
+        np.concatenate(ids, out=packed.values)
+        _join([part.lengths.T for part in encoded], packed.lengths.T)
+        _join([part.labels for part in encoded], packed.labels)
+        _join([part.weights for part in encoded], packed.weights)
+        _join([row_index for _, row_index in parts], packed.row_index, padding=-1)
+        np.sum(counts, axis=0, out=packed.counts)
+        return packed
 
     @staticmethod
-    def from_block(block: pa.Table) -> PackedBatch:
-        """Views of the block's memory, which is read-only.
+    def from_buffer(buffer: np.ndarray) -> PackedBatch:
+        header = dict(zip(_HEADER, buffer[: 8 * len(_HEADER)].view(np.int64).tolist(), strict=True))
+        return _view(buffer, header, _layout(header)[0])
 
-        Raises:
-            Exception: the one that the block carries in the place of a batch.
-        """
-        error = block["error"][0].as_py()
-        if error is not None:
-            raise pickle.loads(error)
-        fields: dict[str, Any] = {name: block[name][0].as_py() for name in _SCALARS}
-        for name, dtype in _ARRAYS.items():
-            fields[name] = np.frombuffer(block[name][0].as_buffer(), dtype)
-        rows, num_features, lengths = len(fields["labels"]), fields.pop("num_features"), fields["lengths"]
-        if len(lengths) > rows * num_features:
-            lengths = lengths.view(np.int32)
-        fields["dense"] = fields["dense"].reshape(rows, -1)
-        fields["lengths"] = lengths.reshape(num_features, rows)
-        return PackedBatch(**fields)
+    def to_block(self) -> pa.Table:
+        """One row, around the buffer's own memory."""
+        offsets = pa.py_buffer(np.array([0, len(self.buffer)], np.int64))
+        value = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(self.buffer)])
+        return pa.Table.from_arrays([value, pa.nulls(1, pa.large_binary())], schema=_BLOCK)
 
 
 def error_block(error: Exception) -> pa.Table:
-    """A block that carries an error in the place of a batch."""
+    """A row that carries an error in the place of a batch."""
     return pa.Table.from_pylist([{"error": pickle.dumps(error)}], schema=_BLOCK)
 
 
-def _padded(parts: list[np.ndarray], rows: int, axis: int = 0, fill: int = 0) -> np.ndarray:
-    shape = list(parts[0].shape)
-    shape[axis] = rows
-    joined = np.empty(shape, np.result_type(*parts))
-    along = np.moveaxis(joined, axis, 0)
+def read_block(block: pa.Table) -> Iterator[PackedBatch]:
+    """The batches of a block, read-only views of its memory.
+
+    Raises:
+        Exception: the one that a row carries in the place of a batch.
+    """
+    for batch, error in zip(block["batch"], block["error"], strict=True):
+        if error.is_valid:
+            raise pickle.loads(error.as_py())
+        yield PackedBatch.from_buffer(np.frombuffer(batch.as_buffer(), np.uint8))
+
+
+Layout = dict[str, tuple[int, np.dtype, tuple[int, ...]]]
+
+
+def _layout(header: dict[str, int]) -> tuple[Layout, int]:
+    """Where each array begins in the buffer, its type and shape; and the size of the buffer."""
+    b, d, f, n, c = (header[name] for name in "BDFNC")
+    arrays: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
+        "dense": (np.float32, (b, d)),
+        "values": (np.int32, (n,)),
+        "lengths": (np.uint8 if header["length_bytes"] == 1 else np.int32, (f, b)),
+        "labels": (np.float32, (b,)),
+        "weights": (np.float32, (b,)),
+        "row_index": (np.int64, (b,)),
+        "counts": (np.int64, (c,)),
+    }
+    sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for dtype, shape in arrays.values()]
+    starts = list(accumulate([0, 8 * len(_HEADER), *sizes], lambda at, size: -(-(at + size) // _ALIGN) * _ALIGN))[1:]
+    places = zip(arrays.items(), starts, strict=False)
+    return {name: (start, np.dtype(dtype), shape) for (name, (dtype, shape)), start in places}, starts[-1]
+
+
+def _view(buffer: np.ndarray, header: dict[str, int], layout: Layout) -> PackedBatch:
+    watermark_us = header["watermark_us"]
+    return PackedBatch(
+        buffer=buffer,
+        step=header["step"],
+        num_rows=header["num_rows"],
+        watermark_us=None if watermark_us == NO_TIME else watermark_us,
+        **{
+            name: buffer[start : start + int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
+            for name, (start, dtype, shape) in layout.items()
+        },
+    )
+
+
+def _join(parts: list[np.ndarray], out: np.ndarray, padding: int = 0) -> None:
+    """Lays the parts one after the other along the first axis, and pads."""
     stop = 0
     for part in parts:
-        start, stop = stop, stop + part.shape[axis]
-        along[start:stop] = np.moveaxis(part, axis, 0)
-    along[stop:] = fill
-    return joined
+        start, stop = stop, stop + len(part)
+        out[start:stop] = part
+    out[stop:] = padding

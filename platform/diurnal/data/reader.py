@@ -14,12 +14,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from diurnal.config import Schema
 from diurnal.data.batch import Batch
-from diurnal.data.packed import PackedBatch
+from diurnal.data.packed import PackedBatch, read_block
 from diurnal.data.read import read_batches, run_read_tasks
 from diurnal.data.streams import ReadTask, StreamPlan
 
 INPROCESS_ROWS = 16384
 """Up to so many rows a rank reads them itself, in milliseconds; a Ray Data pipeline takes 0.1 to 0.2 s to start."""
+
+_BLOCK_BYTES = int(__import__("os").environ.get("BB","8")) << 20
+"""Batches cross processes in blocks of about this size: each block costs Ray Data milliseconds, whatever its size."""
 
 _WAIT_S = 30.0
 _CLOSE_S = 10.0
@@ -29,6 +32,8 @@ _QUIET = {
 }
 """What Ray Data tells about each execution: a model that learns hundreds of increments would drown in it."""
 
+import os
+PF=int(os.environ.get("PF","1"))
 _context_lock = threading.Lock()
 _log = logging.getLogger(__name__)
 
@@ -145,7 +150,7 @@ def _through_ray(
         context = ray.data.DataContext.get_current().copy()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
-        context.target_max_block_size = 1  # a block is complete with one batch
+        context.target_max_block_size = _BLOCK_BYTES
         context.execution_options.preserve_order = True
         context.execution_options.resource_limits = ray.data.ExecutionResources(cpu=read_cpus)
         with ray.data.DataContext.current(context):
@@ -159,6 +164,6 @@ def _through_ray(
                     num_cpus=min(1.0, read_cpus),
                     fn_kwargs={"schema": schema, "dataset": dataset},
                 )
-                .iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=prefetch_batches)
+                .iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=PF)
             )
-    return (PackedBatch.from_block(block) for block in blocks)
+    return (packed for block in blocks for packed in read_block(block))

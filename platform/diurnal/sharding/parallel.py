@@ -61,18 +61,14 @@ class Piece:
 class Parallel:
     """What the step loop and the checkpoint need of a spread model."""
 
-    def __init__(
-        self, config: Config, module: DistributedModelParallel, plan: Plan, group: dist.ProcessGroup
-    ) -> None:
+    def __init__(self, config: Config, module: DistributedModelParallel, plan: Plan, group: dist.ProcessGroup) -> None:
         self.config = config
         self.module = module
         """Called with a rank's dense inputs and bags, answers its logits."""
         self.group = group
         self.plan = plan
         self.dense_params: dict[str, nn.Parameter] = {
-            name: parameter
-            for name, parameter in module.module.named_parameters()
-            if not name.startswith(f"{TABLES}.")
+            name: parameter for name, parameter in module.module.named_parameters() if not name.startswith(f"{TABLES}.")
         }
         """Parameters of the MLPs, named as in `Dlrm`; equal on all ranks."""
         self.dense_optimizer = dense_optimizer(self.dense_params.values(), config.optim.dense)
@@ -81,9 +77,7 @@ class Parallel:
         self._replicas: dict[str, nn.Parameter] = {
             name: self._tables.embedding_bags.get_submodule(name).get_parameter(WEIGHT) for name in replicated
         }
-        self.table_optimizer = (
-            table_optimizer(self._replicas.values(), config.optim.sparse) if self._replicas else None
-        )
+        self.table_optimizer = table_optimizer(self._replicas.values(), config.optim.sparse) if self._replicas else None
         """Of replicated tables; None without any. Those of the others work inside backward."""
         kernels = [m for lookup in self._tables._lookups for m in lookup.modules()]
         self.kernels = [k for k in kernels if isinstance(k, SplitTableBatchedEmbeddingBagsCodegen)]
@@ -119,7 +113,7 @@ class Parallel:
         self._gradients.zero()
 
     def step_dense(self) -> None:
-        """After backward: updates all that it has not updated, the MLPs and the replicated tables. A collective call."""
+        """After backward: updates what it has not updated, MLPs and replicated tables. A collective call."""
         self._gradients.average()
         self.dense_optimizer.step()
         if self.table_optimizer is not None:
@@ -174,6 +168,7 @@ class Parallel:
         return whole
 
 
+@torch.enable_grad()
 def parallelize(
     config: Config,
     model: Dlrm,

@@ -73,7 +73,8 @@ def make_plan(config: Config, topology: Topology) -> Plan:
     allowed = {table.name: _allowed_placements(config, table, topology) for table in config.dataset.tables}
     tables = EmbeddingBagCollection(tables=embedding_bag_configs(config.dataset), device=torch.device("meta"))
     optimizer_class, optimizer_args = fused_optimizer_args(config.optim.sparse)
-    apply_optimizer_in_backward(optimizer_class, tables.parameters(), optimizer_args)
+    with torch.enable_grad():
+        apply_optimizer_in_backward(optimizer_class, tables.parameters(), optimizer_args)
     planner = EmbeddingShardingPlanner(
         topology=_planner_topology(topology),
         batch_size=-(-config.data.batch_rows // topology.world_size),

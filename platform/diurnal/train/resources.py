@@ -58,6 +58,8 @@ def start_local(num_cpus: int) -> None:
     _set_environment()
     import ray
 
+    # Says on every start that a token protects the cluster, which nobody has to act on.
+    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
     ray.init(
         num_cpus=num_cpus,
         object_store_memory=OBJECT_STORE_BYTES,

@@ -206,10 +206,15 @@ def _run_workers(
             progress.say(str(report))
         if inbox.num_dropped:
             progress.say(f"progress: {inbox.num_dropped} points dropped, since the driver did not keep up")
-        link = tracker.link() if mode == "train" else ""
-        if link:
-            progress.say(f"MLflow: {link}")
+        if mode == "train" and config.tracking.enabled:
+            progress.say(_where_it_is_tracked(tracker.link()))
     return watch, report
+
+
+def _where_it_is_tracked(link: str) -> str:
+    if link.startswith("http"):
+        return f"MLflow: {link}"
+    return "MLflow: `python -m diurnal.tracking.ui` with the same --config serves the runs and prints the link"
 
 
 @contextmanager

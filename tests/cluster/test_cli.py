@@ -1,0 +1,166 @@
+"""The command line as a person and a scheduler use it: real processes, real signals, real exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diurnal.checkpoint.store import Store
+
+pytestmark = pytest.mark.ray
+
+DIURNAL = [sys.executable, "-m", "diurnal.cli.main"]
+
+
+def arguments(world: Any, command: str, *more: str) -> list[str]:
+    config = world.config()
+    own = {"data.path": config.data.path, "data.schema_file": config.data.schema_file, "storage": config.storage}
+    sets = [part for key, value in own.items() for part in ("--set", f"{key}={value!r}")]
+    return [*DIURNAL, command, "--config", str(world.root / "run.toml"), *sets, *more]
+
+
+def run(*command: str, timeout: float = 180) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def statuses(world: Any) -> dict[str, str]:
+    from mlflow.tracking import MlflowClient
+
+    from diurnal.tracking import names
+    from diurnal.tracking.location import tracking_uri
+
+    config = world.config()
+    client = MlflowClient(tracking_uri(config))
+    experiment = client.get_experiment_by_name(config.name)
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    return {run.data.tags.get(names.TAG_INCREMENT, "lineage"): run.info.status for run in runs}
+
+
+def processes_of(root: Path) -> list[int]:
+    """Live processes whose environment or command names a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if f"DIURNAL_TEST={root}".encode() in text:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture
+def started(world: Any) -> Iterator[Any]:
+    """Starts commands in the background, marked so that what they leave behind is found."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(*command: str) -> subprocess.Popen[str]:
+        env = {**os.environ, "DIURNAL_TEST": str(world.root)}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+    for pid in processes_of(world.root):
+        os.kill(pid, signal.SIGKILL)
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """Lines of stderr up to the first that has `text`."""
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if text in line:
+            return "".join(lines)
+    raise AssertionError(f"{text!r} did not come:\n{''.join(lines)}")
+
+
+def test_the_commands_are_these() -> None:
+    out = run(*DIURNAL, "--help").stdout
+    listed = out.partition("Commands:")[2].split("\n")
+    assert [line.split()[0] for line in listed if line.strip()] == ["doctor", "evaluate", "train", "validate"]
+    for command in ("evaluate", "train", "validate"):
+        text = run(*DIURNAL, command, "--help").stdout
+        assert all(option in text for option in ("--config", "--set", "--json"))
+
+
+def test_validate_reads_every_footer_and_tells_all_faults_with_exit_code_2(world) -> None:
+    """ray-project/ray#57704: markers are no data, and a truncated file is named before anything starts."""
+    day = world.write_day(0, 60)
+    answer = run(*arguments(world, "validate", "--json"))
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["increments"] == [{"increment": day, "rows": 60, "files": 2}]
+    cut = world.root / "days" / f"dt={day}" / "part-1.parquet"
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
+    answer = run(*arguments(world, "validate", "--json"))
+    assert answer.returncode == 2
+    (fault,) = json.loads(answer.stdout)["error"]["faults"]
+    assert fault["where"].endswith("part-1.parquet")
+    assert run(*arguments(world, "train", "--day", day)).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--day", "yesterday"], "YYYY-MM-DD"),
+        (["--day", "2020-01-01"], "2026-01-01 to 2026-01-01"),
+        (["--day", "2026-01-01", "--set", "workers.max='many'"], "workers.max"),
+        (["--day", "2026-01-01", "--config", "nowhere.toml"], "nowhere.toml"),
+        ([], "--day"),
+    ],
+)
+def test_what_a_person_got_wrong_is_one_message_and_exit_code_2(world, more: list[str], words: str) -> None:
+    world.write_day(0, 60)
+    answer = run(*arguments(world, "train", *more))
+    assert answer.returncode == 2
+    assert words in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert not (world.root / "storage").exists()
+
+
+def test_a_killed_and_a_stopped_driver_leave_the_truth_and_the_same_command_goes_on(world, started) -> None:
+    """mlflow/mlflow#5963: SIGTERM ends as KILLED, and FINISHED comes with a commit alone. A second driver is told who
+    trains; after each end the same command just works."""
+    days = [world.write_day(0, 100), world.write_day(1, 60_000)]
+    command = arguments(world, "train", "--day", days[0], "--to", days[1], "--set", "workers.max=1")
+    first = started(*command)
+    said = read_until(first, f"{days[1]} learning")
+    assert f"{days[0]} " in said, "a row of the table for the day that was committed"
+    other = run(*command)
+    assert other.returncode == 4
+    assert f"process {first.pid}" in other.stderr
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(60) == 1
+    assert statuses(world) == {days[0]: "FINISHED", days[1]: "KILLED", "lineage": "KILLED"}
+    deadline = time.monotonic() + 30
+    while processes_of(world.root) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert processes_of(world.root) == [], "nothing goes on in the background"
+
+    second = started(*command)
+    read_until(second, f"{days[1]} learning")
+    second.kill()
+    second.wait()
+    config = world.config()
+    assert [v.number for v in Store(config.storage, config.name).versions()] == [1]
+
+    final = run(*command, "--json")
+    assert final.returncode == 0, final.stderr
+    result = json.loads(final.stdout)
+    assert (result["already"], [d["version"] for d in result["days"]]) == ([days[0]], [2])
+    assert statuses(world) == {days[0]: "FINISHED", days[1]: "FINISHED", "lineage": "FINISHED"}
