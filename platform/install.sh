@@ -80,7 +80,8 @@ follow() {
 pip_install() {
     say "$1"
     shift
-    "$venv/bin/python" -m pip install --disable-pip-version-check --constraint "$constraints" "$@" >>"$log" 2>&1 || explain
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile --constraint "$constraints" "$@" \
+        >>"$log" 2>&1 || explain
 }
 
 make_venv() {
@@ -97,6 +98,8 @@ install_packages() {
     pip_install "2/3 everything else" --no-build-isolation --editable ".[$libraries,dev]"
     # Without its dependencies: it asks for fbgemm-gpu by name, on CPU machines too.
     pip_install "3/3 torchrec" --no-deps torchrec==1.8.0
+    # On all cores, which pip does not. Some packages ship templates that are no Python: they stay as they are.
+    "$venv/bin/python" -m compileall -q -j 0 "$venv/lib" >/dev/null 2>&1 || true
     printf '%s\n' "$(contents)" "$PWD" "$libraries" "$(identity "$venv/bin/python")" >"$stamp.part"
     mv "$stamp.part" "$stamp"
 }

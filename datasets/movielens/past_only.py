@@ -141,5 +141,5 @@ def _effect_among_alike(past: Rows, residual: Floats, today: Rows) -> Floats:
     shape = (len(someone), len(items))
     liked = np.bincount(cell, weights=residual[matters], minlength=shape[0] * shape[1]).reshape(shape)
     rated = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
-    effect = (near @ liked) / (near @ rated + GROUP_STRENGTH * near.mean())
+    effect = (near @ liked) / (near @ rated + GROUP_STRENGTH * near.mean(axis=1, keepdims=True))
     return effect[who, column]

@@ -30,7 +30,7 @@ DEVICE_EFFECT = (0.1, 0.0, -0.1, -0.4)
 HOUR_SHARE = 1.0 + 0.7 * np.sin((np.arange(24) - 9.0) * np.pi / 12.0)
 ROTATION = 0.02
 """Radians by which every item's taste turns in a day: the drift that a model has to follow."""
-OWN_TASTE = 0.25
+OWN_TASTE = 0.2
 """Share of taste that a single user or item has for itself."""
 TASTE_EFFECT = 0.4
 
@@ -39,8 +39,8 @@ TASTE_EFFECT = 0.4
 class Size:
     """How many ids there are on day 0, and how many join each day."""
 
-    users: int = 8000
-    new_users: int = 200
+    users: int = 5000
+    new_users: int = 120
     items: int = 2000
     new_items: int = 40
 

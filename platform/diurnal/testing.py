@@ -50,7 +50,7 @@ class WorldError(AssertionError):
     """A world that ended otherwise than its test expects: a rank died, or did not end in time."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Rank:
     process: Any
     results: Connection
@@ -180,12 +180,13 @@ def _collect(ranks: list[_Rank], timeout_s: float) -> None:
     import cloudpickle
 
     deadline_s = time.monotonic() + timeout_s
-    waiting = {state.results: state for state in ranks}
+    waiting = list(ranks)
     while waiting and (left_s := deadline_s - time.monotonic()) > 0:
-        for results in wait(list(waiting), timeout=left_s):
-            state = waiting.pop(results)
+        answering = wait([state.results for state in waiting], timeout=left_s)
+        for state in [state for state in waiting if state.results in answering]:
+            waiting.remove(state)
             try:
-                state.is_done, answer, state.failed_at_s = cloudpickle.loads(results.recv_bytes())
+                state.is_done, answer, state.failed_at_s = cloudpickle.loads(state.results.recv_bytes())
             except EOFError:
                 state.process.join(GRACE_S)
                 answer = None

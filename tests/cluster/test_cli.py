@@ -16,7 +16,7 @@ import pytest
 
 from diurnal.checkpoint.store import Store
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 DIURNAL = [sys.executable, "-m", "diurnal.cli.main"]
 

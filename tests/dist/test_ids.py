@@ -45,7 +45,7 @@ def learn_ids(rank: int, world_size: int, config: Config, ids: list[int | None])
     )
     before = parallel.gather_table("user")
     with torch.no_grad():
-        vectors = parallel.module.module.tables(sparse).values()
+        vectors = parallel.module.module.get_submodule("tables")(sparse).values()
     dense = torch.cat([torch.from_numpy(rows.dense), zeros.unsqueeze(1)])
     labels, weights = (torch.cat([torch.from_numpy(values), zeros]) for values in (rows.labels, rows.weights))
     parallel.zero_grad()

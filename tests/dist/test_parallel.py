@@ -177,7 +177,7 @@ def test_a_step_that_is_skipped_before_backward_leaves_no_trace(world_size: int)
 def mean_beside_sum(rank: int, world_size: int) -> tuple[torch.Tensor, torch.Tensor]:
     config = tiny_config({"sharding": {"placement": MIXED}})
     parallel, batch = spread(config), tiny_batch(config, 0, rank, world_size)
-    pooled = parallel.module.module.tables(batch.sparse).to_dict()["liked"]
+    pooled = parallel.module.module.get_submodule("tables")(batch.sparse).to_dict()["liked"]
     table = parallel.gather_table("item")
     bags = batch.sparse["liked"].to_dense()
     return pooled.detach(), torch.stack([table[bag].sum(0) for bag in bags])

@@ -19,6 +19,23 @@ HASH_NAME = "diurnal-mix64-v1"
 MAX_TABLE_ROWS = 2**31
 """Rows of one table: the hash maps 32 bits onto rows."""
 
+DIM_MULTIPLE = 4
+"""FBGEMM's kernels read rows in groups of so many floats."""
+
+TORCH_MODULE_NAMES = frozenset(
+    """
+    T_destination add_module apply bfloat16 buffers call_super_init children clear compile cpu cuda double
+    dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu
+    items keys load_state_dict modules mtia named_buffers named_children named_modules named_parameters parameters
+    pop register_backward_hook register_buffer register_forward_hook register_forward_pre_hook
+    register_full_backward_hook register_full_backward_pre_hook register_load_state_dict_post_hook
+    register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook
+    register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty
+    train training type update values xpu zero_grad
+    """.split()
+)
+"""What torch modules call themselves: a table becomes a submodule of its name. A test compares it with torch."""
+
 
 class Label(Section):
     """The binary outcome: 0 or 1, as integer, float or bool. A null or another value is refused."""
@@ -118,12 +135,21 @@ class Sparse(Section):
 class Table(Section):
     """One embedding table."""
 
-    name: Name
+    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=100)]
     rows: Annotated[int, Field(ge=1, le=MAX_TABLE_ROWS)]
     dim: Count
-    """Width of a row; the dot interaction needs one width for all tables."""
+    """Width of a row, a multiple of 4; the dot interaction needs one width for all tables."""
     pooling: Literal["sum", "mean"] = "sum"
     """How the rows of one bag become one vector."""
+
+    @rule
+    def _torch_and_the_kernels_can_take_it(self) -> Iterator[Broken]:
+        if self.name in TORCH_MODULE_NAMES:
+            must = "a table becomes a torch submodule, so its name is none that torch modules use themselves"
+            yield Broken(self.name, must, f'use "{self.name}_table", and name it in `table` of its features', ("name",))
+        if self.dim % DIM_MULTIPLE:
+            must = f"dim is a multiple of {DIM_MULTIPLE}, as FBGEMM's kernels read rows in groups"
+            yield Broken(self.dim, must, f"use {-(-self.dim // DIM_MULTIPLE) * DIM_MULTIPLE}", ("dim",))
 
 
 class Readiness(Section):

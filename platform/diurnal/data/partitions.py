@@ -66,9 +66,7 @@ class Increment:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Increment:
-        files = tuple(
-            ParquetFile(f["path"], f["size_bytes"], tuple(f["row_group_rows"])) for f in data["files"]
-        )
+        files = tuple(ParquetFile(f["path"], f["size_bytes"], tuple(f["row_group_rows"])) for f in data["files"])
         lists = {key: tuple(data[key]) for key in ("quarantined_files", "missing_optional")}
         return Increment(data["id"], data["path"], files, data["fingerprint"], **lists)
 
@@ -179,9 +177,7 @@ def read_increment(
     )
 
 
-def _check_columns(
-    path: str, footer: pq.FileMetaData, columns: Iterable[Column], missing: set[str]
-) -> list[Fault]:
+def _check_columns(path: str, footer: pq.FileMetaData, columns: Iterable[Column], missing: set[str]) -> list[Fault]:
     faults = []
     stored: dict[str, list[pa.DataType]] = {}
     for field in footer.schema.to_arrow_schema():
@@ -216,9 +212,7 @@ def _num_rows(footer: pq.FileMetaData | Exception) -> int:
     return footer.num_rows if isinstance(footer, pq.FileMetaData) else -1
 
 
-def _matches_manifest(
-    filesystem: fs.FileSystem, manifest: str, files: list[fs.FileInfo]
-) -> tuple[bool, str]:
+def _matches_manifest(filesystem: fs.FileSystem, manifest: str, files: list[fs.FileInfo]) -> tuple[bool, str]:
     name = manifest.rpartition("/")[2]
     try:
         with filesystem.open_input_file(manifest) as source:

@@ -1,8 +1,8 @@
 """The batches of one rank: read and encoded by a small Ray Data pipeline of its own, or in a thread of this process.
 
-Ray's own split is not used: it drops rows to make ranks equal, or starves ranks to keep all rows (ray-project/ray#63285).
-Here the plan already says which rows a rank reads in which step. Each read task is one input of the pipeline and gives
-finished batches, one block each, so that no column crosses a process by itself.
+Ray's own split is not used: it drops rows to make ranks equal, or starves ranks to keep all rows
+(ray-project/ray#63285). Here the plan says which rows a rank reads in which step: a read task is one input of the
+pipeline and comes out as finished batches, so that no column crosses a process by itself.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ import logging
 import pickle
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING
+
 from diurnal.config import Schema
 from diurnal.data.batch import Batch
 from diurnal.data.packed import PackedBatch, read_block
 from diurnal.data.read import read_batches, run_read_tasks
 from diurnal.data.streams import ReadTask, StreamPlan
 
+if TYPE_CHECKING:
+    import ray.data
+
 INPROCESS_ROWS = 16384
 """Up to so many rows a rank reads them itself, in milliseconds; a Ray Data pipeline takes 0.1 to 0.2 s to start."""
 
-_BLOCK_BYTES = int(__import__("os").environ.get("BB","8")) << 20
+_BLOCK_BYTES = 8 << 20
 """Batches cross processes in blocks of about this size: each block costs Ray Data milliseconds, whatever its size."""
 
 _WAIT_S = 30.0
@@ -32,8 +37,6 @@ _QUIET = {
 }
 """What Ray Data tells about each execution: a model that learns hundreds of increments would drown in it."""
 
-import os
-PF=int(os.environ.get("PF","1"))
 _context_lock = threading.Lock()
 _log = logging.getLogger(__name__)
 
@@ -61,23 +64,28 @@ class BatchReader(Iterator[Batch]):
         """Starts to read the steps [start_step, stop_step).
 
         Args:
+            plan: of the whole increment.
+            schema: what the columns mean.
+            rank: whose streams are read.
+            world_size: over how many ranks the streams are dealt.
+            start_step: first step.
+            stop_step: the step before which it ends; the increment's end when None.
             read_cpus: CPUs that this rank's tasks may use at a time, beside the worker's own.
             use_ray: True reads in Ray Data's tasks, False in a thread of this process; None in a thread when the
                 rank has no more than `INPROCESS_ROWS` rows to read, and through Ray otherwise.
             prefetch_batches: batches that wait here, ready, for the step that needs them.
-
-        A `DataError` of a read task is raised by `next` in the place of the batch.
         """
         tasks = plan.read_tasks(rank, world_size, start_step, stop_step)
         if use_ray is None:
             use_ray = sum(lane.num_rows for task in tasks for lane in task.lanes) > INPROCESS_ROWS
+        self.uses_ray = use_ray and bool(tasks)
         self._what = f"{plan.increment_id}, rank {rank}"
-        self._source = f"Ray Data with {read_cpus:g} CPUs" if use_ray else "this process"
+        self._source = f"Ray Data with {read_cpus:g} CPUs" if self.uses_ray else "this process"
         self._keys = [feature.name for feature in schema.sparse]
         self._next_step = start_step
         self._stop_step = start_step + sum(task.num_steps for task in tasks)
-        if use_ray and tasks:
-            packed = _through_ray(tasks, schema, plan.increment.path, read_cpus, prefetch_batches)
+        if self.uses_ray:
+            packed = _through_ray(tasks, schema, plan.increment.path, read_cpus)
         else:
             packed = _in_process(tasks, schema, plan.increment.path)
         self._queue: queue.Queue[Batch | BaseException] = queue.Queue(prefetch_batches)
@@ -86,14 +94,17 @@ class BatchReader(Iterator[Batch]):
         self._thread.start()
 
     def __next__(self) -> Batch:
-        if self._next_step == self._stop_step or self._closed.is_set():
+        """The batch of the next step.
+
+        Raises:
+            DataError: what reading or encoding its rows, or rows soon after, came across.
+        """
+        if self._closed.is_set():
             raise StopIteration
-        while True:
-            try:
-                item = self._queue.get(timeout=_WAIT_S)
-                break
-            except queue.Empty:
-                _log.warning("%s: still waiting for step %d from %s", self._what, self._next_step, self._source)
+        if self._next_step == self._stop_step:
+            self.close()
+            raise StopIteration
+        item = self._wait()
         if isinstance(item, BaseException):
             self.close()
             raise item
@@ -104,9 +115,8 @@ class BatchReader(Iterator[Batch]):
     def close(self) -> None:
         """Stops reading and lets go of what was read ahead."""
         self._closed.set()
-        while not self._queue.empty():
-            self._queue.get_nowait()
         self._thread.join(_CLOSE_S)
+        self._queue.queue.clear()
 
     def __enter__(self) -> BatchReader:
         return self
@@ -114,7 +124,15 @@ class BatchReader(Iterator[Batch]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _fill(self, packed: Iterator[PackedBatch]) -> None:
+    def _wait(self) -> Batch | BaseException:
+        while True:
+            try:
+                return self._queue.get(timeout=_WAIT_S)
+            except queue.Empty:
+                assert self._thread.is_alive(), f"reading ended before step {self._next_step}"
+                _log.warning("%s: still waiting for step %d from %s", self._what, self._next_step, self._source)
+
+    def _fill(self, packed: Generator[PackedBatch, None, None]) -> None:
         try:
             for one in packed:
                 if not self._put(Batch.from_packed(one, self._keys)):
@@ -122,7 +140,7 @@ class BatchReader(Iterator[Batch]):
         except BaseException as error:
             self._put(error)
         finally:
-            packed.close()  # type: ignore[attr-defined]
+            packed.close()
 
     def _put(self, item: Batch | BaseException) -> bool:
         while not self._closed.is_set():
@@ -134,14 +152,15 @@ class BatchReader(Iterator[Batch]):
         return False
 
 
-def _in_process(tasks: Sequence[ReadTask], schema: Schema, dataset: str) -> Iterator[PackedBatch]:
+def _in_process(tasks: Sequence[ReadTask], schema: Schema, dataset: str) -> Generator[PackedBatch, None, None]:
     for task in tasks:
         yield from read_batches(task, schema, dataset)
 
 
 def _through_ray(
-    tasks: Sequence[ReadTask], schema: Schema, dataset: str, read_cpus: float, prefetch_batches: int
-) -> Iterator[PackedBatch]:
+    tasks: Sequence[ReadTask], schema: Schema, dataset: str, read_cpus: float
+) -> Generator[PackedBatch, None, None]:
+    """Builds the pipeline at once, under a context of its own; it runs when the first batch is asked for."""
     import ray.data
 
     for name, level in _QUIET.items():
@@ -154,16 +173,22 @@ def _through_ray(
         context.execution_options.preserve_order = True
         context.execution_options.resource_limits = ray.data.ExecutionResources(cpu=read_cpus)
         with ray.data.DataContext.current(context):
-            blocks = (
-                ray.data.from_items([{"task": pickle.dumps(task)} for task in tasks], override_num_blocks=len(tasks))
-                .map_batches(
-                    run_read_tasks,
-                    batch_size=None,
-                    batch_format="pyarrow",
-                    zero_copy_batch=True,
-                    num_cpus=min(1.0, read_cpus),
-                    fn_kwargs={"schema": schema, "dataset": dataset},
-                )
-                .iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=PF)
+            pickled = [{"task": pickle.dumps(task)} for task in tasks]
+            pipeline = ray.data.from_items(pickled, override_num_blocks=len(tasks)).map_batches(
+                run_read_tasks,
+                batch_size=None,
+                batch_format="pyarrow",
+                zero_copy_batch=True,
+                num_cpus=min(1.0, read_cpus),
+                fn_kwargs={"schema": schema, "dataset": dataset},
             )
-    return (packed for block in blocks for packed in read_block(block))
+    return _unpacked(pipeline)
+
+
+def _unpacked(pipeline: ray.data.Dataset) -> Generator[PackedBatch, None, None]:
+    blocks = iter(pipeline.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
+    try:
+        for block in blocks:
+            yield from read_block(block)
+    finally:
+        blocks.close()  # stops Ray's tasks when left early

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -185,7 +186,7 @@ class StreamPlan:
         rows = max(0, min(self.block_steps * self.batch_rows, self.num_rows - start))
         size, longer = divmod(rows, self.num_streams)
         bounds = [start + v * size + min(v, longer) for v in range(self.num_streams + 1)]
-        return list(zip(bounds, bounds[1:], strict=False))
+        return list(pairwise(bounds))
 
     def _lane_task(self, stream: int, lane: tuple[int, int], first_step: int, num_steps: int) -> LaneTask:
         start, stop = lane
@@ -199,7 +200,8 @@ class StreamPlan:
             first = start + (taken - start) // size * size
             last = min(stop, first + size)
             rows = min(until, last) - taken
-            windows.append(Window(self._ranges(first, last), taken - first, rows, _key(self.seed, self.increment_id, first)))
+            key = _key(self.seed, self.increment_id, first)
+            windows.append(Window(self._ranges(first, last), taken - first, rows, key))
             taken += rows
         return LaneTask(stream, self.step_rows, tuple(windows))
 

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch import nn
 from torchrec import EmbeddingBagConfig, PoolingType
 
 from diurnal.config.schema import Schema, Table
-from diurnal.errors import ConfigError, Fault
 from diurnal.model.seeding import WORDS_PER_COUNT, philox, random_words
 
 _POOLING = {"sum": PoolingType.SUM, "mean": PoolingType.MEAN}
-DIM_MULTIPLE = 4
 _CHUNK_WORDS = 1 << 16
 
 
 def embedding_bag_configs(schema: Schema) -> list[EmbeddingBagConfig]:
-    """One float32 table each, in the schema's order; a table's features in the order of `schema.sparse`.
-
-    Raises:
-        ConfigError: with every table that torch or FBGEMM cannot take.
-    """
-    faults = [fault for table in schema.tables for fault in _table_faults(table)]
-    if faults:
-        raise ConfigError(faults)
+    """One float32 table each, in the schema's order; a table's features in the order of `schema.sparse`."""
     return [
         EmbeddingBagConfig(
             name=table.name,
@@ -38,17 +27,6 @@ def embedding_bag_configs(schema: Schema) -> list[EmbeddingBagConfig]:
         )
         for table in schema.tables
     ]
-
-
-def _table_faults(table: Table) -> Iterator[Fault]:
-    if "." in table.name or hasattr(nn.ModuleDict(), table.name):
-        rule = "a table becomes a torch submodule: no dot in its name, and no name that torch modules use themselves"
-        fix = f'call the table "{table.name.replace(".", "_")}_table", and name it in `table` of its features'
-        yield Fault(f"tables: {table.name}", table.name, rule, fix)
-    if table.dim % DIM_MULTIPLE:
-        rule = f"dim is a multiple of {DIM_MULTIPLE}, as FBGEMM's kernels read rows in groups"
-        fix = f"use {-(-table.dim // DIM_MULTIPLE) * DIM_MULTIPLE}"
-        yield Fault(f"tables: {table.name}: dim", str(table.dim), rule, fix)
 
 
 def initial_rows(seed: int, table: Table, start: int, stop: int, init_scale: float) -> torch.Tensor:

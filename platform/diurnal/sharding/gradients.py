@@ -11,13 +11,12 @@ from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 
 class FlatGradients:
     """Every parameter's `grad` becomes a view of one buffer, into which backward adds."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> None:
+    def __init__(self, parameters: Iterable[torch.Tensor], group: dist.ProcessGroup) -> None:
         parameters = list(parameters)
         self._group = group
         self._world_size = dist.get_world_size(group)

@@ -19,6 +19,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 from torch import nn
+from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
 from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed import DistributedModelParallel
@@ -37,7 +38,7 @@ from diurnal.model.optim import (
 )
 from diurnal.model.tables import initial_rows
 from diurnal.sharding.gradients import FlatGradients
-from diurnal.sharding.plan import TABLES, Plan, TableSharder
+from diurnal.sharding.plan import TABLES, Plan, table_sharders
 
 WEIGHT = "weight"
 
@@ -141,6 +142,7 @@ class Parallel:
         for path, weight in fused.params.items():
             name = path.split(".")[1]
             for slot, whole in ((WEIGHT, weight), *((MOMENT, moment) for moment in fused.state[weight].values())):
+                assert isinstance(whole, ShardedTensor)
                 for shard in whole.local_shards():
                     offsets = tuple(shard.metadata.shard_offsets)
                     yield Piece(name, slot, tuple(whole.size()), offsets, shard.tensor.detach(), is_replica=False)
@@ -195,7 +197,7 @@ def parallelize(
         device=device,
         plan=plan.torchrec,
         # An id beyond its table is a bug of ours, since encoding maps all ids: fail, do not train another row.
-        sharders=[TableSharder(fused_params={"bounds_check_mode": BoundsCheckMode.FATAL})],
+        sharders=table_sharders({"bounds_check_mode": BoundsCheckMode.FATAL}),
         init_parameters=False,
         init_data_parallel=False,
     )

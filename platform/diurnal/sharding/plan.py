@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -19,7 +19,13 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterCons
 from torchrec.distributed.planner import Topology as PlannerTopology
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import KernelConfig, PlannerError, TopologyFactory, TrainerConfig
-from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardingType
+from torchrec.distributed.types import (
+    EmbeddingModuleShardingPlan,
+    ModuleSharder,
+    ParameterSharding,
+    ShardingPlan,
+    ShardingType,
+)
 
 from diurnal.config.run import Config, Placement
 from diurnal.config.schema import Table
@@ -55,6 +61,11 @@ class TableSharder(EmbeddingBagCollectionSharder):
         return [(EmbeddingComputeKernel.DENSE if is_replicated else EmbeddingComputeKernel.FUSED).value]
 
 
+def table_sharders(fused_params: dict[str, Any] | None = None) -> list[ModuleSharder[nn.Module]]:
+    """How TorchRec spreads the tables of a model."""
+    return [cast(ModuleSharder[nn.Module], TableSharder(fused_params))]
+
+
 @dataclass(frozen=True)
 class Plan:
     """A plan as TorchRec executes it, and as people read it."""
@@ -85,10 +96,11 @@ def make_plan(config: Config, topology: Topology) -> Plan:
     )
     try:
         with _without_noise():
-            plan = planner.plan(nn.ModuleDict({TABLES: tables}), [TableSharder()])
+            plan = planner.plan(nn.ModuleDict({TABLES: tables}), table_sharders())
     except PlannerError as error:
         raise _do_not_fit(config, topology) from error
-    shardings = plan.plan[TABLES]
+    shardings = plan.get_plan_for_module(TABLES)
+    assert isinstance(shardings, EmbeddingModuleShardingPlan)
     placed = tuple(_describe(config, t, allowed[t.name], shardings[t.name], topology) for t in config.dataset.tables)
     return Plan(plan, PlanReport(topology.world_size, topology.device, placed))
 
@@ -107,7 +119,7 @@ def _allowed_placements(config: Config, table: Table, topology: Topology) -> _Al
         note = f"not row_wise: {table.rows} rows leave one of {topology.world_size} ranks without any"
         return _Allowed(("table_wise",), "size", note)
     if wanted != "auto":
-        return _Allowed((wanted,), "config")
+        return _Allowed(tuple(p for p in PLACEMENTS if p == wanted), "config")
     if topology.device == "cuda":
         return _Allowed(tuple(p for p in PLACEMENTS if p != "row_wise" or has_row_on_every_rank), "planner")
     num_bytes = _weight_bytes(table)

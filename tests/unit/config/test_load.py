@@ -104,6 +104,9 @@ def test_a_rule_between_sections_is_stated_with_both_numbers_and_a_fix(folder: P
         ('type = "string"', 'type = "string"\nmapping = "identity"', "sparse[1].type"),
         ('type = "string"', "boundaries = [2.0, 1.0]", "sparse[1].boundaries"),
         ("rows = 1000", "rows = 0", "tables[0].rows"),
+        ("rows = 1000\ndim = 16", "rows = 1000\ndim = 6", "tables[0].dim"),
+        ('name = "user"\nrows', 'name = "type"\nrows', "tables[0].name"),
+        ('name = "user"\nrows', 'name = "a.b"\nrows', "tables[0].name"),
         ("rows = 1000", "rows = 4294967296", "tables[0].rows"),
     ],
 )

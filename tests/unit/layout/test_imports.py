@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
 HEAVY = ("torch", "torchrec", "fbgemm_gpu", "ray", "mlflow", "pyarrow", "pandas", "numpy", "matplotlib")
+
+OURS = ("diurnal", "torchrec", "fbgemm_gpu")
+"""Not in pyproject.toml's list of what the package needs: the package, and what is installed in two ways."""
 
 
 def lint(folder: Path, package: Path) -> subprocess.CompletedProcess[str]:
@@ -72,3 +80,20 @@ def test_help_loads_nothing_heavy():
     assert done.returncode == 0
     assert "doctor" in done.stdout
     assert done.stderr.strip() == "[]"
+
+
+def test_every_imported_library_is_declared():
+    """What only comes along with another library may go with its next release."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {canonicalize_name(Requirement(line).name) for line in declared}
+    brought_by = metadata.packages_distributions()
+    missing = set()
+    for path in (ROOT / "platform" / "diurnal").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                modules = [node.module]
+            for module in {name.partition(".")[0] for name in modules} - sys.stdlib_module_names - {*OURS}:
+                if names.isdisjoint(canonicalize_name(name) for name in brought_by.get(module, ())):
+                    missing.add(f"{path.relative_to(ROOT)}: {module}")
+    assert sorted(missing) == []

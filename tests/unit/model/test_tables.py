@@ -9,7 +9,7 @@ from torch import nn
 from torchrec import EmbeddingBagCollection, PoolingType
 
 from diurnal.config import Dense, Schema, Sparse, Table
-from diurnal.errors import ConfigError
+from diurnal.config.schema import TORCH_MODULE_NAMES
 from diurnal.model.seeding import philox, random_words
 from diurnal.model.tables import embedding_bag_configs, initial_rows
 
@@ -24,14 +24,14 @@ def test_the_counter_skips_eight_words() -> None:
 
 
 def test_starting_values_never_change() -> None:
-    table = Table(name="user", rows=100, dim=3)
-    rows = initial_rows(7, table, 98, 100, 1.0)
+    table = Table(name="user", rows=100, dim=4)
+    rows = initial_rows(7, table, 98, 100, 1.0)[:, :3]
     golden = [[-0.057250626, -0.032205455, 0.044705328], [0.017969802, 0.0627304, 0.066592984]]
     np.testing.assert_allclose(rows.numpy(), golden, rtol=1e-6)
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(0, 40_000), st.integers(0, 40_000), st.sampled_from([1, 7, 8, 17]))
+@given(st.integers(0, 40_000), st.integers(0, 40_000), st.sampled_from([4, 8, 12, 20]))
 def test_rows_do_not_depend_on_where_a_shard_starts(first: int, second: int, dim: int) -> None:
     start, stop = sorted((first, second))
     table = Table(name="item", rows=40_000, dim=dim)
@@ -64,20 +64,12 @@ def test_configs_follow_the_schema() -> None:
     assert config.pooling == PoolingType.MEAN
 
 
-@pytest.mark.parametrize("name", ["type", "keys", "half", "training", "a.b"])
-def test_a_table_name_that_torch_cannot_take_is_a_config_error(name: str) -> None:
-    schema = _schema(Table(name=name, rows=9, dim=4), ("f",))
-    with pytest.raises(ConfigError, match=name):
-        embedding_bag_configs(schema)
-
-
-def test_a_width_that_the_kernels_cannot_read_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match="multiple of 4"):
-        embedding_bag_configs(_schema(Table(name="t", rows=9, dim=6), ("f",)))
+def test_the_names_that_tables_cannot_have_are_those_of_torch_modules() -> None:
+    assert {name for name in dir(nn.ModuleDict()) if not name.startswith("_")} == TORCH_MODULE_NAMES
 
 
 def test_every_other_name_becomes_a_table() -> None:
-    names = ["t-1", "weight", "bias", "_x", "user_id"]
+    names = ["t-1", "weight", "bias", "user_id"]
     assert not any(hasattr(nn.ModuleDict(), name) for name in names)
     for name in names:
         configs = embedding_bag_configs(_schema(Table(name=name, rows=9, dim=4), ("f",)))

@@ -1,0 +1,34 @@
+"""Measures speed as ratios within one run, and writes build/bench.json. The machine should do nothing else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import bench_encode
+import bench_job
+
+AIMS = {"encode_vs_scan": 0.5, "ray_encode_vs_scan": 0.2, "end_to_end_vs_bare_loop": 0.85}
+MEANING = {
+    "encode_vs_scan": "read and encode, in process, against a raw pyarrow scan of the same columns (rows per CPU-second)",
+    "ray_encode_vs_scan": "the same through Ray Data, all its processes counted",
+    "end_to_end_vs_bare_loop": "the whole training pass and its commit, two workers, against a bare TorchRec loop (rows/s)",
+}
+
+
+def main() -> None:
+    result = {**bench_encode.bench(), **bench_job.bench()}
+    Path("build").mkdir(exist_ok=True)
+    Path("build/bench.json").write_text(json.dumps(result, indent=2))
+    for name, aim in AIMS.items():
+        print(f"{name:25}{result[name]:6.2f}   aim {aim:4.2f}   {MEANING[name]}")
+    print(f"{'first_step_s':25}{result['first_step_s']:6.1f}   from the command to the first step, of which")
+    for part, seconds in result["first_step_parts_s"].items():
+        print(f"{'':25}{seconds:6.1f}   {part}")
+
+
+if __name__ == "__main__":
+    main()
