@@ -28,11 +28,20 @@ def main() -> None:
     print(f"\n{WARM_UP_DAYS} days to warm up, then {DAYS} days one by one, {config.workers.max} workers:\n", flush=True)
     result = train(config, days[0], days[-1]).to_dict()
     shown = result["days"][WARM_UP_DAYS:]
-    curves = {"scored before the day was seen": "ne", "while learning": "progressive_ne", "click rate": "running_rate_ne"}
+    curves = {
+        "scored before the day was seen": "ne",
+        "while learning": "progressive_ne",
+        "click rate": "running_rate_ne",
+    }
     drawn = {name: [day[key] for day in result["days"]] for name, key in curves.items()}
     (OUT / "demo.png").write_bytes(days_png(days, drawn, f"MovieLens-100k: {len(days)} days, one after the other"))
     wall_s = time.monotonic() - started_s
-    summary = {"days": shown, "warm_up": result["days"][:WARM_UP_DAYS], "timeline": result["timeline"], "wall_s": wall_s}
+    summary = {
+        "days": shown,
+        "warm_up": result["days"][:WARM_UP_DAYS],
+        "timeline": result["timeline"],
+        "wall_s": wall_s,
+    }
     (OUT / "demo.json").write_text(json.dumps(summary, indent=2))
     print(f"\n{wall_s:.0f} s. Figures: {OUT}/demo.json, plot: {OUT}/demo.png. `make ui` opens the runs in MLflow.")
 

@@ -47,7 +47,10 @@ def synthetic() -> dict[str, Any]:
     days = fit(config, list_increments(config.data.path, config.dataset))
     oracles = [json.loads(Path(config.data.path, f"dt={day['day']}", "_oracle.json").read_text()) for day in days]
     excess = [100 * (day["ne"] / oracle["ne"] - 1) for day, oracle in zip(days[1:], oracles[1:], strict=True)]
-    print(f"synthetic: after {SYNTHETIC_DAYS} days the NE of the next is {excess[-1]:.2f} % above the oracle's", flush=True)
+    print(
+        f"synthetic: after {SYNTHETIC_DAYS} days the NE of the next is {excess[-1]:.2f} % above the oracle's",
+        flush=True,
+    )
     return {"excess_ne_pct": excess[-1], "excess_ne_pct_by_day": excess, "oracle_ne": oracles[-1]["ne"]}
 
 

@@ -43,9 +43,9 @@ def to_table(day: world.Day, date: dt.date, world_seed: int) -> pa.Table:
             "user": pa.array(user, mask=day.user < 0),
             "item": pa.array(mix64(day.item, 2 * world_seed + 1)),
             "shop": pa.DictionaryArray.from_arrays(pa.array(day.shop.astype(np.int32)), shops).cast(pa.string()),
-            "device": pa.DictionaryArray.from_arrays(pa.array(day.device.astype(np.int32)), pa.array(world.DEVICES)).cast(
-                pa.string()
-            ),
+            "device": pa.DictionaryArray.from_arrays(
+                pa.array(day.device.astype(np.int32)), pa.array(world.DEVICES)
+            ).cast(pa.string()),
             "topics": pa.ListArray.from_arrays(pa.array(offsets), pa.array(day.topics)),
             "hour": pa.array((day.seconds // 3600).astype(np.int64)),
             "price": pa.array(day.price.astype(np.float32)),
@@ -56,25 +56,28 @@ def to_table(day: world.Day, date: dt.date, world_seed: int) -> pa.Table:
     )
 
 
-def oracle(probability: npt.NDArray[np.float64], click: npt.NDArray[np.int8]) -> dict[str, float | int]:
+def oracle(probability: npt.NDArray[np.float64], click: npt.NDArray[np.int8]) -> dict[str, float | int | None]:
     """What the true probabilities score on the clicks that were drawn from them.
 
-    `ne` is their log loss over the entropy of the day's own click rate (He et al. 2014). The excess NE of a model is
-    `100 * (its ne / this ne - 1)` per cent.
+    `ne` is their log loss over the entropy of the day's own click rate (He et al. 2014), and None when only one class
+    was drawn. The excess NE of a model is `100 * (its ne / this ne - 1)` per cent.
     """
-    y = click.astype(np.float64)
-    losses = -(y * np.log(probability) + (1 - y) * np.log1p(-probability))
-    expected = -(probability * np.log(probability) + (1 - probability) * np.log1p(-probability))
-    rate = float(y.mean())
-    entropy = -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate)) if 0 < rate < 1 else float("nan")
+    clicked = click.astype(np.float64)
+    losses = _cross_entropy(clicked, probability)
+    rate = float(clicked.mean()) if len(clicked) else 0.0
+    two_classes = 0.0 < rate < 1.0
     return {
-        "rows": len(y),
-        "positives": int(y.sum()),
-        "log_loss": float(losses.mean()),
-        "expected_log_loss": float(expected.mean()),
-        "ne": float(losses.mean() / entropy),
-        "calibration": float(probability.mean() / rate),
+        "rows": len(clicked),
+        "positives": int(clicked.sum()),
+        "log_loss": float(losses.mean()) if len(clicked) else None,
+        "expected_log_loss": float(_cross_entropy(probability, probability).mean()) if len(clicked) else None,
+        "ne": float(losses.mean() / _cross_entropy(np.array(rate), np.array(rate))) if two_classes else None,
+        "calibration": float(probability.mean() / rate) if rate else None,
     }
+
+
+def _cross_entropy(of: npt.NDArray[np.float64], under: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return -(of * np.log(under) + (1.0 - of) * np.log1p(-under))
 
 
 def write_day(out: Path, date: dt.date, number: int, rows: int, seed: int, made_of: str) -> bool:

@@ -92,9 +92,7 @@ class World:
         logit += self._taste_effect(number, user, item, shop, topics, num_topics)
         probability = 1.0 / (1.0 + np.exp(-logit.astype(np.float64)))
         click = (rng.random(num_rows) < probability).astype(np.int8)
-        return Day(
-            seconds, user, item, shop, device, topics, num_topics, price, age, visits, probability, click
-        )
+        return Day(seconds, user, item, shop, device, topics, num_topics, price, age, visits, probability, click)
 
     def _rng(self, what: str) -> np.random.Generator:
         return np.random.default_rng((self._seed, 0, *what.encode()))

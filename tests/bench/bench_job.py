@@ -74,7 +74,7 @@ def bench() -> dict[str, Any]:
     }
 
 
-def _rounds(config: Any) -> list[dict[str, float]]:
+def _rounds(config: Any) -> Any:
     """Runs both loops in turn inside one group of two Ray Train workers."""
     import ray
     from ray.train import RunConfig, ScalingConfig
@@ -101,11 +101,11 @@ def work(task: dict[str, Any]) -> list[dict[str, float]]:
     import torch
     import torch.distributed as dist
 
+    from diurnal.checkpoint.store import Store
     from diurnal.config import from_resolved
     from diurnal.data.selection import select_increments
     from diurnal.data.streams import plan_increment
-    from diurnal.checkpoint.store import Store
-    from diurnal.train.commit import Committer
+    from diurnal.train.commit import Carried, Committer
     from diurnal.train.loop import learn
     from diurnal.train.setup import build_learner
     from diurnal.train.spec import Fit
@@ -139,7 +139,7 @@ def work(task: dict[str, Any]) -> list[dict[str, float]]:
                     done = learn(learner, feed, plan.num_steps, lambda *_: None)
                 learned = add_up(learner, done)
                 fit = Fit(plan.to_json(), increment.fingerprint, number + 1, 1)
-                committer.commit(fit, plan, None, learned, (0.0, 0.0), None)
+                committer.commit(fit, plan, None, learned, Carried())
             dist.barrier()
             seconds.append(time.perf_counter() - start_s)
         rounds.append({"bare_rows_per_s": ROWS / seconds[0], "job_rows_per_s": ROWS / seconds[1]})
@@ -162,7 +162,7 @@ def _bare_loop(config: Any, learner: Any) -> Any:
     planner = EmbeddingShardingPlanner(topology=Topology(world_size=learner.world_size, compute_device="cpu"))
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 
-    sharders = [EmbeddingBagCollectionSharder()]
+    sharders: list[Any] = [EmbeddingBagCollectionSharder()]
     plan = planner.collective_plan(model, sharders, dist.group.WORLD)
     module = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders)
     dense = [p for name, p in module.named_parameters() if "tables" not in name]

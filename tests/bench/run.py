@@ -13,9 +13,9 @@ import bench_job
 
 AIMS = {"encode_vs_scan": 0.5, "ray_encode_vs_scan": 0.2, "end_to_end_vs_bare_loop": 0.85}
 MEANING = {
-    "encode_vs_scan": "read and encode, in process, against a raw pyarrow scan of the same columns (rows per CPU-second)",
+    "encode_vs_scan": "read and encode in process, against a raw pyarrow scan of the same columns, per CPU-second",
     "ray_encode_vs_scan": "the same through Ray Data, all its processes counted",
-    "end_to_end_vs_bare_loop": "the whole training pass and its commit, two workers, against a bare TorchRec loop (rows/s)",
+    "end_to_end_vs_bare_loop": "a training pass with its commit, two workers, against a bare TorchRec loop",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -108,7 +109,7 @@ class World:
         folder = self.root / "days" / f"dt={day}"
         folder.mkdir(parents=True)
         bounds = np.linspace(0, num_rows, num_files + 1).astype(int)
-        for number, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
             pq.write_table(table.slice(start, stop - start), folder / f"part-{number}.parquet", row_group_size=70)
         (folder / "_SUCCESS").touch()
         return str(day)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -170,10 +171,8 @@ def passes(rank: int, world_size: int, config: Config) -> list[tuple[str, int, b
     sources = [Batches(tagged(learner, first, n)) for first, n in ((0, 6), (100, 10), (200, 4))]
     with one_ahead(iter([lambda s=s: Feed(s, CPU) for s in sources])) as feeds:
         learn(learner, next(feeds), 6, record("learn"))
-        try:
+        with contextlib.suppress(StopIteration):
             score(learner, next(feeds), 10, record("score"))
-        except StopIteration:
-            pass
         learn(learner, next(feeds), 4, record("learn"))
     assert all(source.is_closed for source in sources)
     return events

@@ -27,7 +27,9 @@ def doctor(as_json: bool) -> None:
 @click.option("--day", metavar="DAY", help="One day, YYYY-MM-DD, or one hour, YYYY-MM-DDTHH; all when left out.")
 @click.option("--to", metavar="DAY", help="Last day of a range that starts with --day.")
 @config_options
-def validate(day: str | None, to: str | None, files: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> None:
+def validate(
+    day: str | None, to: str | None, files: tuple[str, ...], overrides: tuple[str, ...], as_json: bool
+) -> None:
     """Config, schema, and every footer of the days, before any worker starts."""
     from diurnal.config import load_config
     from diurnal.data.selection import select_increments

@@ -136,8 +136,8 @@ def _note_origins(value: Any, path: Path_, origin: str, origins: dict[Path_, str
 
 
 def _check(model: type[BaseModel], raw: dict[str, Any], origins: Mapping[Path_, str]) -> dict[Path_, Fault]:
-    """All faults, by path: rules between sections run on sound sections alone, so what is faulty is taken out and the rest
-    looked at again."""
+    """All faults, by path. Rules between sections run on sound sections alone, so what is faulty is taken out, and the
+    rest looked at again."""
     not_json = _not_json(raw)
     if not_json:
         return {path: Fault(_where(path, origins), repr(value), "not a date", "quote it") for path, value in not_json}
@@ -190,9 +190,7 @@ def _where(path: Path_, origins: Mapping[Path_, str]) -> str:
     return f"{origin}: {text}" if origin and text else text or origin
 
 
-def _faults(
-    model: type[BaseModel], error: ErrorDetails, origins: Mapping[Path_, str]
-) -> list[tuple[Path_, Fault]]:
+def _faults(model: type[BaseModel], error: ErrorDetails, origins: Mapping[Path_, str]) -> list[tuple[Path_, Fault]]:
     path: Path_ = error["loc"]
     kind, context = error["type"], error.get("ctx", {})
     if kind == "broken_rules":
@@ -238,9 +236,7 @@ def _short(value: Any) -> str:
 
 
 def _with_absolute_paths(config: Config) -> Config:
-    data = config.data.model_copy(
-        update={key: _absolute(getattr(config.data, key)) for key in ("path", "schema_file")}
-    )
+    data = config.data.model_copy(update={key: _absolute(getattr(config.data, key)) for key in ("path", "schema_file")})
     return config.model_copy(update={"data": data, "storage": _absolute(config.storage)})
 
 

@@ -22,8 +22,7 @@ MAX_TABLE_ROWS = 2**31
 DIM_MULTIPLE = 4
 """FBGEMM's kernels read rows in groups of so many floats."""
 
-TORCH_MODULE_NAMES = frozenset(
-    """
+_TORCH_MODULE_NAMES = """
     T_destination add_module apply bfloat16 buffers call_super_init children clear compile cpu cuda double
     dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu
     items keys load_state_dict modules mtia named_buffers named_children named_modules named_parameters parameters
@@ -32,8 +31,8 @@ TORCH_MODULE_NAMES = frozenset(
     register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook
     register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty
     train training type update values xpu zero_grad
-    """.split()
-)
+"""
+TORCH_MODULE_NAMES = frozenset(_TORCH_MODULE_NAMES.split())
 """What torch modules call themselves: a table becomes a submodule of its name. A test compares it with torch."""
 
 
@@ -126,7 +125,7 @@ class Sparse(Section):
     def _boundaries_are_ascending_and_for_bucketize(self) -> Iterator[Broken]:
         ascending = all(a < b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False))
         if (self.mapping == "bucketize") != bool(self.boundaries) or not ascending:
-            must = "boundaries ascend strictly, and belong to mapping = \"bucketize\" alone"
+            must = 'boundaries ascend strictly, and belong to mapping = "bucketize" alone'
             yield Broken(list(self.boundaries), must, "sort them, or remove one of the two", ("boundaries",))
         if self.mapping == "bucketize" and self.many:
             yield Broken(True, "a bucketized column has one value per row", "set many = false", ("many",))

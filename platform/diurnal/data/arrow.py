@@ -64,7 +64,7 @@ def read_ids(chunk: pa.Array, many: bool) -> Ids:
         return Ids(None, 0, np.ones(len(chunk), bool) if len(chunk) else None)
     if not many:
         return Ids(chunk, 1)
-    lengths = pc.list_value_length(chunk)
+    lengths = pc.call_function("list_value_length", [chunk])
     if not chunk.null_count:
         return Ids(_plain(chunk.flatten()), lengths.to_numpy())
     return Ids(_plain(chunk.flatten()), lengths.fill_null(0).to_numpy(), is_null(chunk))
@@ -110,7 +110,7 @@ def hash_strings(values: pa.Array, seed: int) -> pa.Array:
 
 def is_null(chunk: pa.Array) -> np.ndarray:
     """(n,) bool."""
-    return pc.is_null(chunk).to_numpy(zero_copy_only=False)
+    return chunk.is_null().to_numpy(zero_copy_only=False)
 
 
 def view_of(chunk: pa.Array) -> np.ndarray:

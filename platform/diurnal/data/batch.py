@@ -83,7 +83,7 @@ class Batch:
             row_index=self.row_index.pin_memory(),
         )
 
-    def record_stream(self, stream: torch.Stream) -> None:
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Tells the allocator that `stream` still reads these tensors (TorchRec's `Pipelineable`)."""
         for tensor in (self.dense, self.labels, self.weights, self.row_index):
             tensor.record_stream(stream)

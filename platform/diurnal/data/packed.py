@@ -54,7 +54,7 @@ class PackedBatch:
         marks = [mark for part in encoded if (mark := part.watermark_us) is not None]
         ids = [part.ids[f] for f in range(len(encoded[0].ids)) for part in encoded]
         counts = [part.counts for part in encoded]
-        header = {
+        header: dict[str, int] = {
             "step": step,
             "num_rows": sum(part.num_rows for part in encoded),
             "watermark_us": max(marks, default=NO_TIME),
@@ -80,7 +80,7 @@ class PackedBatch:
 
     @staticmethod
     def from_buffer(buffer: np.ndarray) -> PackedBatch:
-        header = dict(zip(_HEADER, buffer[: 8 * len(_HEADER)].view(np.int64).tolist(), strict=True))
+        header: dict[str, int] = dict(zip(_HEADER, buffer[: 8 * len(_HEADER)].view(np.int64).tolist(), strict=True))
         return _view(buffer, header, _layout(header)[0])
 
     def to_block(self) -> pa.Table:

@@ -155,7 +155,7 @@ def read_increment(
     quarantined: list[str] = []
     missing: set[str] = set()
     for info, footer in zip(infos, footers, strict=True):
-        if isinstance(footer, pq.FileMetaData):
+        if not isinstance(footer, Exception):
             groups = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
             files.append(ParquetFile(info.path, info.size, groups))
             faults += _check_columns(info.path, footer, columns, missing)
@@ -209,7 +209,7 @@ def _read_footer(filesystem: fs.FileSystem, info: fs.FileInfo) -> pq.FileMetaDat
 
 
 def _num_rows(footer: pq.FileMetaData | Exception) -> int:
-    return footer.num_rows if isinstance(footer, pq.FileMetaData) else -1
+    return -1 if isinstance(footer, Exception) else footer.num_rows
 
 
 def _matches_manifest(filesystem: fs.FileSystem, manifest: str, files: list[fs.FileInfo]) -> tuple[bool, str]:

@@ -12,7 +12,9 @@ import pickle
 import queue
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from diurnal.config import Schema
 from diurnal.data.batch import Batch
@@ -175,20 +177,17 @@ def _through_ray(
         with ray.data.DataContext.current(context):
             pickled = [{"task": pickle.dumps(task)} for task in tasks]
             pipeline = ray.data.from_items(pickled, override_num_blocks=len(tasks)).map_batches(
-                run_read_tasks,
+                partial(run_read_tasks, schema=schema, dataset=dataset),
                 batch_size=None,
                 batch_format="pyarrow",
                 zero_copy_batch=True,
                 num_cpus=min(1.0, read_cpus),
-                fn_kwargs={"schema": schema, "dataset": dataset},
             )
     return _unpacked(pipeline)
 
 
 def _unpacked(pipeline: ray.data.Dataset) -> Generator[PackedBatch, None, None]:
-    blocks = iter(pipeline.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
-    try:
+    blocks: Any = iter(pipeline.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
+    with closing(blocks):  # left early, it stops Ray's tasks
         for block in blocks:
             yield from read_block(block)
-    finally:
-        blocks.close()  # stops Ray's tasks when left early

@@ -173,7 +173,8 @@ class StreamPlan:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> StreamPlan:
-        return StreamPlan(**data | {"increment": Increment.from_json(data["increment"])})
+        plan: dict[str, Any] = {**data, "increment": Increment.from_json(data["increment"])}
+        return StreamPlan(**plan)
 
     def _checked(self, step: int) -> int:
         if not 0 <= step <= self.num_steps:

@@ -28,13 +28,20 @@ RUNNING_RATE = "running_rate"
 
 
 @dataclass(frozen=True)
-class Parent:
-    """What training goes on from."""
+class Carried:
+    """What a lineage carries from increment to increment beside the model."""
 
-    running_rate: tuple[float, float]
-    watermark_us: int | None
-    report: str
-    """What was loaded, grown, new or dropped."""
+    running_rate: tuple[float, float] = (0.0, 0.0)
+    """Weight of the clicks, and of all rows, that were learned: what the running-rate baseline knows."""
+    watermark_us: int | None = None
+    """Newest event time that was learned."""
+
+    def after(self, learned: Totals) -> Carried:
+        report = learned.report
+        positive, weight = self.running_rate
+        positive += report.weight * (report.base_rate or 0.0)
+        watermark_us = max(filter(None, (self.watermark_us, learned.watermark_us)), default=None)
+        return Carried((positive, weight + report.weight), watermark_us)
 
 
 class Committer:
@@ -44,14 +51,14 @@ class Committer:
         self._store = store
         self._learner = learner
 
-    def load(self, number: int) -> Parent:
-        """Continues from a version."""
+    def load(self, number: int) -> tuple[Carried, str]:
+        """Continues from a version; the text says what was loaded, grown, new or dropped."""
         version = self._store.version(number)
         reset = self._learner.config.checkpoint.reset_optimizer
         compatibility = load(self._store, version, self._learner.state, reset_optimizer=reset)
         lineage = version.manifest().lineage
         positive, weight = lineage.metrics.get(RUNNING_RATE, (0.0, 0.0))
-        return Parent((positive, weight), lineage.watermark_us, str(compatibility))
+        return Carried((positive, weight), lineage.watermark_us), str(compatibility)
 
     def commit(
         self,
@@ -59,8 +66,7 @@ class Committer:
         plan: StreamPlan,
         evaluated: Totals | None,
         learned: Totals,
-        running_rate: tuple[float, float],
-        watermark_us: int | None,
+        carried: Carried,
     ) -> dict[str, Any]:
         """Commits a version, then hands Ray Train a pointer to it.
 
@@ -80,13 +86,13 @@ class Committer:
                 rows=plan.num_rows,
                 cursors=tuple(plan.cursors(plan.num_steps)),
             ),
-            watermark_us=watermark_us,
+            watermark_us=carried.watermark_us,
             metrics={
                 "evaluated": evaluated and evaluated.report.to_dict(),
                 "progressive": learned.report.to_dict(),
                 "skipped_steps": learned.num_skipped_steps,
                 "skipped_rows": learned.num_skipped_rows,
-                RUNNING_RATE: running_rate,
+                RUNNING_RATE: carried.running_rate,
             },
         )
         version = save(self._store, self._learner.state, lineage)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypedDict
 
 import ray
+from ray.exceptions import RayError
 
 Kind = Literal["timeline", "model", "increment", "progress", "evaluated", "learned", "committed"]
 
@@ -49,7 +50,7 @@ class Channel:
     def __init__(self, mailbox: Any) -> None:
         self._mailbox = mailbox
 
-    def send(self, kind: Kind, increment: str = "", **data: Any) -> None:
+    def send(self, kind: Kind, increment: str = "", /, **data: Any) -> None:
         self._mailbox.put.remote(Event(kind=kind, increment=increment, data=data))
 
 
@@ -60,7 +61,7 @@ class Inbox:
     """
 
     def __init__(self, handle: Callable[[Event], None], *, max_points: int = 10_000, poll_s: float = 0.1) -> None:
-        self._mailbox = ray.remote(num_cpus=0)(_Mailbox).remote(max_points)
+        self._mailbox: Any = ray.remote(num_cpus=0)(_Mailbox).remote(max_points)
         self._handle = handle
         self._poll_s = poll_s
         self._closing = threading.Event()
@@ -94,5 +95,5 @@ class Inbox:
                     self._handle(event)
             except BaseException as error:
                 self._error = self._error or error
-                if isinstance(error, ray.exceptions.RayError):
+                if isinstance(error, RayError):
                     return

@@ -61,9 +61,7 @@ def _trainer(config: Config, spec: Spec, scratch: str) -> Any:
     return TorchTrainer(
         work,
         train_loop_config={"spec": spec},
-        scaling_config=ScalingConfig(
-            num_workers=workers.max, use_gpu=workers.gpus > 0, resources_per_worker=resources
-        ),
+        scaling_config=ScalingConfig(num_workers=workers.max, use_gpu=workers.gpus > 0, resources_per_worker=resources),
         run_config=RunConfig(
             name="group",
             storage_path=scratch,

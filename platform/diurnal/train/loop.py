@@ -122,7 +122,7 @@ def _skip(done: Pass, batch: Batch, limit: int) -> None:
         raise TrainingError(
             f"step {batch.step}: the loss was not finite in {done.num_skipped_steps} steps of this increment, more "
             f"than optim.max_skipped_steps = {limit} allows; nothing of it is committed. Look at the dense inputs "
-            "(`diurnal validate`, nonfinite = \"fill\") or lower the learning rates."
+            '(`diurnal validate`, nonfinite = "fill") or lower the learning rates.'
         )
 
 

@@ -46,7 +46,7 @@ def cluster(config: Config) -> Iterator[None]:
     elif is_own:
         start_local(max(os.cpu_count() or 1, math.ceil(needed_cpus(config))))
     try:
-        _refuse_what_never_fits(config, ray.cluster_resources())
+        _refuse_what_never_fits(config, dict(ray.cluster_resources()))
         yield
     finally:
         if is_own:

@@ -20,7 +20,7 @@ from diurnal.data.streams import StreamPlan, plan_increment
 from diurnal.errors import DataError, Fault
 from diurnal.stack import check_stack, library_versions
 from diurnal.tracking.mlflow import Dataset, Tracker, TrackingReport
-from diurnal.train.claim import next_attempt, exclusive
+from diurnal.train.claim import exclusive, next_attempt
 from diurnal.train.interrupt import Interrupted, fit_until_interrupted
 from diurnal.train.progress import Progress
 from diurnal.train.resources import cluster
@@ -123,9 +123,7 @@ def _refuse_what_does_not_fit(version: Version, config: Config) -> None:
     compare(version.manifest(), config, reset_optimizer=config.checkpoint.reset_optimizer).refuse_if_broken()
 
 
-def _not_yet_trained(
-    increments: Sequence[Increment], versions: Sequence[Version]
-) -> tuple[list[Increment], list[str]]:
+def _not_yet_trained(increments: Sequence[Increment], versions: Sequence[Version]) -> tuple[list[Increment], list[str]]:
     """Splits increments into those to do and those done.
 
     Raises:

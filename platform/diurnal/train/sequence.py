@@ -14,7 +14,7 @@ from diurnal.config import from_resolved
 from diurnal.data.batch import Batch
 from diurnal.data.streams import StreamPlan
 from diurnal.metrics.report import report_from_sums
-from diurnal.train.commit import Committer
+from diurnal.train.commit import Carried, Committer
 from diurnal.train.events import Kind
 from diurnal.train.loop import Pass, learn, score
 from diurnal.train.pipeline import Feed, one_ahead
@@ -41,11 +41,9 @@ class Sequence:
         self._committer = Committer(Store(config.storage, config.name), self._learner)
         self._timeline = {"started_s": spec.started_s, "entered_s": entered_s, "imported_s": imported_s}
         self._timeline["built_s"] = time.time()
-        parent = self._committer.load(spec.parent) if spec.parent is not None else None
+        self._carried, loaded = self._committer.load(spec.parent) if spec.parent is not None else (Carried(), "")
         self._timeline["loaded_s"] = time.time()
-        self._running_rate = parent.running_rate if parent else (0.0, 0.0)
-        self._watermark_us = parent.watermark_us if parent else None
-        self._tell("model", **self._learner.describe(), loaded=parent.report if parent else "")
+        self._tell("model", **self._learner.describe(), loaded=loaded)
 
     def train(self) -> None:
         plans = [StreamPlan.from_json(fit.plan) for fit in self._spec.fits]
@@ -59,7 +57,7 @@ class Sequence:
             self._tell("increment", plan.increment_id, rows=plan.num_rows, steps=plan.num_steps, passes=["score"])
             with self._learner.feed(plan) as feed:
                 done = score(self._learner, feed, plan.num_steps, self._on_step(plan, "score"))
-            self._tell_totals("evaluated", plan.increment_id, add_up(self._learner, done, self._running_rate))
+            self._tell_totals("evaluated", plan.increment_id, add_up(self._learner, done, self._carried.running_rate))
 
     def _starts(self, plans: list[StreamPlan]) -> Iterator[Callable[[], Feed]]:
         """The passes in order. A model without a parent has nothing to be scored for."""
@@ -77,16 +75,15 @@ class Sequence:
         evaluated: Totals | None = None
         if self._has_parent(index):
             done = score(self._learner, next(feeds), plan.num_steps, self._on_step(plan, "score"))
-            evaluated = add_up(self._learner, done, self._running_rate)
+            evaluated = add_up(self._learner, done, self._carried.running_rate)
             self._tell_totals("evaluated", increment, evaluated)
         done = learn(self._learner, next(feeds), plan.num_steps, self._on_step(plan, "learn"))
-        learned = add_up(self._learner, done, self._running_rate)
+        learned = add_up(self._learner, done, self._carried.running_rate)
         self._tell_totals("learned", increment, learned)
-        self._running_rate = _with(self._running_rate, learned)
-        self._watermark_us = max(filter(None, (self._watermark_us, learned.watermark_us)), default=None)
-        committed = self._committer.commit(fit, plan, evaluated, learned, self._running_rate, self._watermark_us)
+        self._carried = self._carried.after(learned)
+        committed = self._committer.commit(fit, plan, evaluated, learned, self._carried)
         increment_s = time.perf_counter() - begun_s
-        self._tell("committed", increment, **committed, increment_s=increment_s, rows=plan.num_rows)
+        self._tell("committed", increment, increment_s=increment_s, rows=plan.num_rows, **committed)
 
     def _on_step(self, plan: StreamPlan, mode: str) -> Callable[[Pass, Batch], None]:
         last = {"rows": 0, "s": time.perf_counter(), "sums": torch.zeros(0)}
@@ -131,12 +128,6 @@ class Sequence:
             curve = {"prediction": r.prediction.tolist(), "rate": r.rate.tolist(), "weight": r.weight.tolist()}
             self._tell(kind, increment, **totals.to_dict(), reliability=curve)
 
-    def _tell(self, kind: Kind, increment: str = "", **data: Any) -> None:
+    def _tell(self, kind: Kind, increment: str = "", /, **data: Any) -> None:
         if self._rank == 0:
             self._spec.channel.send(kind, increment, **data)
-
-
-def _with(seen: tuple[float, float], learned: Totals) -> tuple[float, float]:
-    """Clicks and rows, by weight, that a predictor of the running click rate has seen."""
-    report = learned.report
-    return seen[0] + report.weight * (report.base_rate or 0.0), seen[1] + report.weight
