@@ -16,13 +16,13 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import past_only
 import pyarrow as pa
-import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -35,7 +35,6 @@ SHA256 = {
     "user": "4f670007d9cfbeb9807e757209af1555b9bcc186bde25e767f67cb67c6dd5972",
     "item": "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
 }
-DAY_US = 86_400_000_000
 AGE_BUCKETS = (18, 25, 30, 35, 45, 55)
 STATE = "_converted.json"
 LIKED_FROM = 4.0
@@ -107,7 +106,7 @@ def read_wheel(wheel: Path) -> pa.Table:
             "age": users["age"].take(user_row).cast(pa.float32()),
             "gender": users["gender"].take(user_row),
             "occupation": users["occupation"].take(user_row),
-            "zip_prefix": pa.compute.utf8_slice_codeunits(users["zip_code"].take(user_row), 0, 2),
+            "zip_prefix": pa.array([code[:2] for code in users["zip_code"].to_pylist()]).take(user_row),
             "year": years.take(pa.array(item_row)),
             "genres": genres.take(pa.array(item_row)),
             "label": pa.array((inter["rating"].to_numpy()[order] >= LIKED_FROM).astype("int8")),
@@ -136,26 +135,28 @@ def _rows_by_id(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def with_inputs(ratings: pa.Table) -> pa.Table:
-    """Adds hour, weekday, the film's age and the past-only inputs; rows stay as they are, in order of time."""
-    when = ratings["event_time"]
-    genres = ratings["genres"].combine_chunks()
+    """Adds hour, weekday (Monday is 0), the film's age and the past-only inputs; rows stay in order of time."""
+    when = ratings["event_time"].cast(pa.int64()).to_numpy().astype("datetime64[us]")
+    day = when.astype("datetime64[D]").astype(np.int64)
     age = ratings["age"].to_numpy().astype(np.int64)
+    genres = ratings["genres"].combine_chunks()
     rows = past_only.Rows(
-        day=when.cast(pa.int64()).to_numpy() // DAY_US,
+        day=day,
         user=_codes(ratings["user"]),
         item=_codes(ratings["item"]),
         age=age,
         age_bucket=np.searchsorted(AGE_BUCKETS, age, side="right").astype(np.int64),
         gender=_codes(ratings["gender"]),
         occupation=_codes(ratings["occupation"]),
-        genre_row=pa.compute.list_parent_indices(genres).to_numpy(),
-        genre_code=_codes(pa.compute.list_flatten(genres)),
+        genre_row=np.repeat(np.arange(len(genres)), genres.value_lengths().to_numpy()),
+        genre_code=_codes(genres.flatten()),
     )
-    film_age = pa.compute.max_element_wise(pa.compute.subtract(pa.compute.year(when), ratings["year"]), 0)
+    released = ratings["year"].cast(pa.float64()).to_numpy(zero_copy_only=False)
+    film_age = np.maximum(when.astype("datetime64[Y]").astype(np.int64) + 1970 - released, 0.0)
     known_before = {
-        "hour": pa.compute.hour(when),
-        "weekday": pa.compute.day_of_week(when),
-        "film_age_years": film_age.cast(pa.float32()),
+        "hour": pa.array(when.astype("datetime64[h]").astype(np.int64) % 24),
+        "weekday": pa.array((day + 3) % 7),
+        "film_age_years": pa.array(film_age.astype(np.float32), from_pandas=True),
     }
     inputs = past_only.past_only_inputs(rows, ratings["label"].to_numpy().astype(np.float64))
     return pa.table({name: ratings[name] for name in ratings.column_names} | known_before | inputs)
@@ -168,10 +169,10 @@ def _codes(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 def write_days(table: pa.Table, out: Path) -> list[str]:
     """One Parquet file per UTC day, then its `_SUCCESS`; returns the ids of the days."""
-    days = pa.compute.strftime(table["event_time"], "%Y-%m-%d").to_numpy(zero_copy_only=False)
+    days = table["event_time"].cast(pa.int64()).to_numpy().astype("datetime64[us]").astype("datetime64[D]")
     ids, starts = np.unique(days, return_index=True)
     edges = [*starts.tolist(), len(days)]
-    for day, start, stop in zip(ids.tolist(), edges[:-1], edges[1:], strict=True):
+    for day, (start, stop) in zip(ids.astype(str).tolist(), pairwise(edges), strict=True):
         folder = out / f"dt={day}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "_SUCCESS").unlink(missing_ok=True)
@@ -179,7 +180,7 @@ def write_days(table: pa.Table, out: Path) -> list[str]:
         pyarrow.parquet.write_table(table.slice(start, stop - start), temporary)
         os.replace(temporary, folder / "part-0.parquet")
         (folder / "_SUCCESS").touch()
-    return ids.tolist()
+    return ids.astype(str).tolist()
 
 
 def convert(out: Path, wheel: str | None, cache: Path) -> tuple[int, bool]:

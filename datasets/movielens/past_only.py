@@ -8,6 +8,7 @@ expected somebody likes something, shrunk towards zero while there are few rows,
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -53,8 +54,7 @@ def past_only_inputs(rows: Rows, label: Floats) -> dict[str, npt.NDArray[np.floa
     _, starts = np.unique(rows.day, return_index=True)
     edges = [*starts.tolist(), len(rows)]
     days = [
-        inputs_of_day(rows.part(0, start), label[:start], rows.part(start, stop))
-        for start, stop in zip(edges[:-1], edges[1:], strict=True)
+        inputs_of_day(rows.part(0, start), label[:start], rows.part(start, stop)) for start, stop in pairwise(edges)
     ]
     return {name: np.concatenate([day[name] for day in days]).astype(np.float32) for name in days[0]}
 

@@ -42,10 +42,8 @@ def to_table(day: world.Day, date: dt.date, world_seed: int) -> pa.Table:
             "event_time": pa.array(when, pa.timestamp("us", "UTC")),
             "user": pa.array(user, mask=day.user < 0),
             "item": pa.array(mix64(day.item, 2 * world_seed + 1)),
-            "shop": pa.DictionaryArray.from_arrays(pa.array(day.shop.astype(np.int32)), shops).cast(pa.string()),
-            "device": pa.DictionaryArray.from_arrays(
-                pa.array(day.device.astype(np.int32)), pa.array(world.DEVICES)
-            ).cast(pa.string()),
+            "shop": shops.take(pa.array(day.shop)),
+            "device": pa.array(world.DEVICES).take(pa.array(day.device)),
             "topics": pa.ListArray.from_arrays(pa.array(offsets), pa.array(day.topics)),
             "hour": pa.array((day.seconds // 3600).astype(np.int64)),
             "price": pa.array(day.price.astype(np.float32)),

@@ -11,7 +11,6 @@ which a model with one vector per id, dot products between them and a network ov
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +18,9 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
-TASTE_DIM = 6
+TASTE_DIM = 4
 NUM_TOPICS = 60
 NUM_SHOPS = 300
 MAX_TOPICS = 5
@@ -32,7 +32,7 @@ ROTATION = 0.02
 """Radians by which every item's taste turns in a day: the drift that a model has to follow."""
 OWN_TASTE = 0.2
 """Share of taste that a single user or item has for itself."""
-TASTE_EFFECT = 0.4
+TASTE_EFFECT = 0.5
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Size:
 class Day:
     """One day's impressions, in order of time. Indices, not ids; -1 is an unknown user."""
 
-    seconds: Floats
+    seconds: Doubles
     user: Ints
     item: Ints
     shop: Ints
@@ -60,7 +60,7 @@ class Day:
     price: Floats
     item_age_days: Floats
     user_visits: Floats
-    probability: npt.NDArray[np.float64]
+    probability: Doubles
     click: npt.NDArray[np.int8]
 
 
@@ -104,11 +104,11 @@ class World:
     def _integers(self, what: str, rows: int, below: int) -> Ints:
         return (self._rng(what).random(rows) * below).astype(np.int64)
 
-    def _popularity(self, what: str, rows: int) -> npt.NDArray[np.float64]:
+    def _popularity(self, what: str, rows: int) -> Doubles:
         """Zipf's law with exponent 1: weight 1 / rank, each index at a rank of its own."""
         return 1.0 / (self._rng(f"{what} popularity").random(rows) + 0.002)
 
-    def _item_popularity(self, number: int, rows: int) -> npt.NDArray[np.float64]:
+    def _item_popularity(self, number: int, rows: int) -> Doubles:
         """New items start with a burst, and every item's share wanders."""
         age = number - np.maximum(0, np.arange(rows) - self._size.items) // self._size.new_items
         fresh = np.where(np.arange(rows) >= self._size.items, 1.0 + 2.0 * np.exp(-age / 3.0), 1.0)
@@ -124,9 +124,9 @@ class World:
         anyone = rng.integers(0, NUM_TOPICS, len(row))
         return num, np.where(user[row] < 0, anyone, chosen)
 
-    def _bias(self, number: int, seconds: Floats) -> Floats:
+    def _bias(self, number: int, seconds: Doubles) -> Floats:
         hour = seconds / 3600.0
-        level = -1.4 + 0.1 * np.sin(2 * np.pi * number / 7.0) + 0.005 * number
+        level = -1.4 + 0.03 * np.sin(2 * np.pi * number / 7.0) + 0.005 * number
         return (level + 0.15 * np.sin(hour * np.pi / 12.0)).astype(np.float32)
 
     def _id_effects(self, user: Ints, item: Ints, shop: Ints, num_users: int, num_items: int) -> Floats:
@@ -134,7 +134,7 @@ class World:
         of_user = 0.2 * self._normal("user bias", num_users, 1)[:, 0]
         of_item = 0.3 * self._normal("item bias", num_items, 1)[:, 0]
         of_shop = 0.4 * self._normal("shop bias", NUM_SHOPS, 1)[:, 0]
-        return of_user[user] * known + of_item[item] + of_shop[shop]
+        return (of_user[user] * known + of_item[item] + of_shop[shop]).astype(np.float32)
 
     def _taste_effect(self, number: int, user: Ints, item: Ints, shop: Ints, topics: Ints, num_topics: Ints) -> Floats:
         """Most of an item's taste is its shop's, and most of a visitor's the topics': ids alone would see too few rows
@@ -157,16 +157,17 @@ class World:
         return (TASTE_EFFECT * np.einsum("rd,rd->r", visitor_taste, item_taste)).astype(np.float32)
 
 
-def _times(rng: np.random.Generator, num_rows: int) -> Floats:
+def _times(rng: np.random.Generator, num_rows: int) -> Doubles:
     """Seconds after midnight, ascending, more in the evening than at night."""
     edges = np.concatenate([[0.0], np.cumsum(HOUR_SHARE) / HOUR_SHARE.sum()])
     return np.interp(np.sort(rng.random(num_rows)), edges, np.arange(25) * 3600.0).clip(0, 86399.999)
 
 
-def _draw(rng: np.random.Generator, weights: npt.NDArray[np.float64], num_rows: int) -> Ints:
+def _draw(rng: np.random.Generator, weights: Doubles, num_rows: int) -> Ints:
     cumulative = np.cumsum(weights)
     return np.searchsorted(cumulative, rng.random(num_rows) * cumulative[-1], side="right").astype(np.int64)
 
 
 def _dense_effect(price: Floats, age: Floats, visits: Floats) -> Floats:
-    return -0.3 * (np.log1p(price) - 3.0) + 0.4 * np.exp(-age / 5.0) - 0.05 * np.abs(visits - 8.0)
+    effect = -0.3 * (np.log1p(price) - 3.0) + 0.4 * np.exp(-age / 5.0) - 0.05 * np.abs(visits - 8.0)
+    return effect.astype(np.float32)

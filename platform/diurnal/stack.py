@@ -6,6 +6,7 @@ another. fbgemm has two packages, `fbgemm-gpu-cpu` and `fbgemm-gpu` (CUDA), that
 
 from __future__ import annotations
 
+import csv
 import logging
 import platform
 from collections.abc import Iterator, Sequence
@@ -112,16 +113,20 @@ def _fbgemm_faults(versions: dict[str, str], gpu: bool, search: Sequence[str] | 
 
 def _damaged_files(name: str, search: Sequence[str] | None) -> list[str]:
     distribution = _find(name, search)
+    if distribution is None:
+        return []
+    # Not `distribution.files`: from Python 3.12 on it leaves out what is missing.
+    record = distribution.read_text("RECORD") or ""
     damaged: list[str] = []
-    for file in (distribution.files if distribution is not None else None) or ():
-        if file.suffix != ".so" and file.name != "__init__.py":
+    for file, _, size in csv.reader(record.splitlines()):
+        if not file.endswith((".so", "__init__.py")):
             continue
         try:
-            whole = file.size in (None, Path(file.locate()).stat().st_size)
+            whole = size in ("", str(Path(str(distribution.locate_file(file))).stat().st_size))
         except OSError:
             whole = False
         if not whole:
-            damaged.append(str(file))
+            damaged.append(file)
     return damaged
 
 

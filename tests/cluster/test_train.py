@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,19 @@ def test_an_empty_day_and_a_day_of_one_class_are_committed_with_undefined_number
     metrics = run.data.metrics  # pyright: ignore[reportAttributeAccessIssue]
     assert metrics["progressive/rows"] == 50
     assert not {"progressive/ne", "progressive/auc", "eval/ne", "eval/auc"} & metrics.keys()
+
+
+def test_a_tracking_server_that_never_answers_costs_telemetry_and_nothing_else(world) -> None:
+    """radixark/miles#2571: the run ends and commits in bounded time, and says what was dropped."""
+    day = world.write_day(0, 400)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        uri = f"http://127.0.0.1:{server.getsockname()[1]}"
+        config = world.config(f"tracking.uri='{uri}'", "tracking.timeout_s=3.0", "tracking.every_steps=1")
+        result = train(config, day, None, quiet())
+    assert result.outcomes[0].version == 1
+    assert result.tracking is not None
+    assert result.tracking.dropped > 0
+    assert result.tracking.reason
 
 
 def test_more_than_the_cluster_has_is_refused_with_the_numbers(world) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -33,15 +33,18 @@ def save(
         shares = {name: tensor.share(rank, world_size) for name, tensor in tensors.items()}
         write(directory / section, {name: share for name, share in shares.items() if share.parts}, state.group)
     reached("checkpoint/before-commit", rank)
-    files = _all_files(directory, state)
-    manifest = describe(state, lineage, now())
-    version = _on_first_rank(state, lambda: store.commit(directory, manifest, files))
+    files, hyperparameters = _of_all_ranks(directory, state)
+    version = _on_first_rank(
+        state, lambda: store.commit(directory, describe(state, lineage, hyperparameters, now()), files)
+    )
     reached("checkpoint/committed", rank)
     return version
 
 
-def describe(state: TrainState, lineage: Lineage, now: datetime) -> Manifest:
-    """What the version of this state will say about itself."""
+def describe(
+    state: TrainState, lineage: Lineage, hyperparameters: dict[str, dict[str, Any]], now: datetime
+) -> Manifest:
+    """What the version of this state says about itself."""
     parallel = state.parallel
     config, report = parallel.config, parallel.plan.report
     return Manifest(
@@ -57,23 +60,23 @@ def describe(state: TrainState, lineage: Lineage, now: datetime) -> Manifest:
             world_size=state.world_size,
             device=report.device,
             placement=dict(report.placement()),
-            hyperparameters=parallel.hyperparameters(),
+            hyperparameters=hyperparameters,
         ),
         created_at=now.astimezone(UTC).isoformat(timespec="seconds"),
     )
 
 
-def _all_files(directory: Path, state: TrainState) -> dict[str, FileRecord]:
-    """Checksums of all files, each computed by the rank that wrote it."""
+def _of_all_ranks(
+    directory: Path, state: TrainState
+) -> tuple[dict[str, FileRecord], dict[str, dict[str, Any]]]:
+    """Checksums of all files, each computed by the rank that wrote it; and what optimizers use, some rank having each."""
     patterns = [f"*/__{state.rank}_*", *(["*/.metadata"] if state.rank == 0 else [])]
-    mine = {
-        path.relative_to(directory).as_posix(): FileRecord.of(path)
-        for pattern in patterns
-        for path in directory.glob(pattern)
-    }
-    gathered: list[dict[str, FileRecord]] = [{}] * state.world_size
-    dist.all_gather_object(gathered, mine, group=state.group)
-    return {path: record for files in gathered for path, record in files.items()}
+    paths = [path for pattern in patterns for path in directory.glob(pattern)]
+    mine = {path.relative_to(directory).as_posix(): FileRecord.of(path) for path in paths}
+    gathered: list[Any] = [None] * state.world_size
+    dist.all_gather_object(gathered, (mine, state.parallel.hyperparameters()), group=state.group)
+    files = {path: record for files, _ in gathered for path, record in files.items()}
+    return files, {part: used for _, parts in gathered for part, used in parts.items()}
 
 
 def _on_first_rank(state: TrainState, action: Callable[[], T]) -> T:

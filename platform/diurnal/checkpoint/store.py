@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from diurnal.checkpoint.manifest import Manifest
 from diurnal.errors import CheckpointError, Fault
 
@@ -49,7 +51,16 @@ class Version:
     directory: Path
 
     def manifest(self) -> Manifest:
-        return Manifest.from_json((self.directory / MANIFEST).read_text(encoding="utf-8"))
+        """
+        Raises:
+            CheckpointError: this release does not understand it.
+        """
+        path = self.directory / MANIFEST
+        try:
+            return Manifest.from_json(path.read_text(encoding="utf-8"))
+        except (OSError, ValidationError) as error:
+            rule = "a manifest that this release of diurnal reads"
+            raise CheckpointError([Fault(str(path), str(error), rule, "use the release that wrote it")]) from error
 
     def files(self) -> dict[str, FileRecord]:
         """By path below the version's folder."""

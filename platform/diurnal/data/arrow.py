@@ -13,10 +13,9 @@ from diurnal.data import hashing
 from diurnal.data.columns import is_string
 from diurnal.data.encoded import NO_TIME
 
-_PRIMITIVES = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
-_PRIMITIVES += [pa.float16(), pa.float32(), pa.float64()]
-_DTYPES = {kind.id: np.dtype(kind.to_pandas_dtype()) for kind in _PRIMITIVES}
-_EXACT_IN_FLOAT32 = {k.id for k in _PRIMITIVES if k.bit_width <= 16} | {pa.float32().id}
+_PRIMITIVES = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
+_DTYPES = {getattr(pa, name)().id: np.dtype(name) for name in _PRIMITIVES.split()}
+_EXACT_IN_FLOAT32 = {kind for kind, dtype in _DTYPES.items() if dtype.itemsize <= 2} | {pa.float32().id}
 _UNITS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 

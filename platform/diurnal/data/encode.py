@@ -102,6 +102,7 @@ def _refuse_if(bad: np.ndarray, values: np.ndarray, null: np.ndarray | None, whe
     raise DataError([Fault(where, found, must, "write these rows again, or leave them out")])
 
 
+@np.errstate(invalid="ignore", divide="ignore", over="ignore")
 def _dense(rows: pa.RecordBatch, schema: Schema) -> tuple[np.ndarray, list[Found]]:
     """(n, D) float32, and what was found in each feature."""
     by_feature = np.empty((len(schema.dense), rows.num_rows), np.float32)
@@ -109,8 +110,7 @@ def _dense(rows: pa.RecordBatch, schema: Schema) -> tuple[np.ndarray, list[Found
     for index, feature in enumerate(schema.dense):
         chunk, out = column(rows, feature.source), by_feature[index]
         if chunk is None:
-            out[:] = feature.fill
-            _transform(out, feature)
+            out[:] = _filled(feature)
             found[index]["missing_column_rows"] = np.ones(rows.num_rows, bool)
             continue
         x, null = read_numbers(chunk, out)
@@ -118,27 +118,31 @@ def _dense(rows: pa.RecordBatch, schema: Schema) -> tuple[np.ndarray, list[Found
             x[null] = feature.fill
             found[index]["null"] = null
         _transform(x, feature)
-        if not np.isfinite(np.add.reduce(x)):  # a sum may overflow: then it is for the rows to say
-            found[index]["nonfinite"] = nonfinite = ~np.isfinite(x)
-            if feature.nonfinite == "fill":
-                fill = np.full(1, feature.fill, x.dtype)
-                _transform(fill, feature)
-                x[nonfinite] = fill
         if x is not out:
             out[:] = x
+        if not np.isfinite(np.add.reduce(out)):  # a sum may overflow: then it is for the rows to say
+            nonfinite = ~np.isfinite(out)
+            found[index]["nonfinite"] = nonfinite
+            if feature.nonfinite == "fill":
+                out[nonfinite] = _filled(feature)
     return np.ascontiguousarray(by_feature.T), found
+
+
+def _filled(feature: Dense) -> float:
+    x = np.array([feature.fill])
+    _transform(x, feature)
+    return x[0]
 
 
 def _transform(x: np.ndarray, feature: Dense) -> None:
     """Clips, transforms and scales in place."""
     if feature.clip is not None:
         np.clip(x, *feature.clip, out=x)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        if feature.transform == "log1p":
-            np.log1p(x, out=x)
-        elif feature.transform == "sqrt":
-            np.sqrt(x, out=x)
-        if feature.shift:
-            np.subtract(x, feature.shift, out=x)
-        if feature.scale != 1:
-            np.multiply(x, feature.scale, out=x)
+    if feature.transform == "log1p":
+        np.log1p(x, out=x)
+    elif feature.transform == "sqrt":
+        np.sqrt(x, out=x)
+    if feature.shift:
+        np.subtract(x, feature.shift, out=x)
+    if feature.scale != 1:
+        np.multiply(x, feature.scale, out=x)

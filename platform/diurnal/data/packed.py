@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import prod
 
 import numpy as np
 import pyarrow as pa
@@ -122,7 +123,7 @@ def _layout(header: dict[str, int]) -> tuple[Layout, int]:
         "row_index": (np.int64, (b,)),
         "counts": (np.int64, (c,)),
     }
-    sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for dtype, shape in arrays.values()]
+    sizes = [prod(shape) * np.dtype(dtype).itemsize for dtype, shape in arrays.values()]
     starts = list(accumulate([0, 8 * len(_HEADER), *sizes], lambda at, size: -(-(at + size) // _ALIGN) * _ALIGN))[1:]
     places = zip(arrays.items(), starts, strict=False)
     return {name: (start, np.dtype(dtype), shape) for (name, (dtype, shape)), start in places}, starts[-1]
@@ -136,7 +137,7 @@ def _view(buffer: np.ndarray, header: dict[str, int], layout: Layout) -> PackedB
         num_rows=header["num_rows"],
         watermark_us=None if watermark_us == NO_TIME else watermark_us,
         **{
-            name: buffer[start : start + int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
+            name: buffer[start : start + prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
             for name, (start, dtype, shape) in layout.items()
         },
     )

@@ -132,9 +132,10 @@ class StreamPlan:
 
     def cursors(self, step: int) -> list[int]:
         """Rows that each stream has given to the steps before `step`."""
-        block, into = divmod(self._checked(step), self.block_steps)
-        full = block * self.block_steps * self.step_rows
-        return [full + min(stop - start, into * self.step_rows) for start, stop in self._lanes(block)]
+        block = min(self._checked(step), max(0, self.num_steps - 1)) // self.block_steps
+        before = block * self.block_steps * self.step_rows
+        into = step * self.step_rows - before
+        return [before + min(stop - start, into) for start, stop in self._lanes(block)]
 
     def rows_before(self, step: int) -> int:
         """Real rows in the global batches [0, step)."""

@@ -46,8 +46,8 @@ CPU_DATA_PARALLEL_MAX_BYTES = 64 * 1024
 CPU_ROW_WISE_MIN_BYTES = 256 * 1024**2
 """On CPU, tables from this size on are cut into rows: below, a table as a whole exchanges fewer bytes."""
 
-_FREE_MEMORY_SHARE = 0.15
-"""Of a rank's memory that is kept free of tables, for activations and buffers."""
+_FREE_SHARE = 0.15
+"""Of the memory that the planner assumes, what is kept free of tables for activations and buffers."""
 
 
 class TableSharder(EmbeddingBagCollectionSharder):
@@ -90,7 +90,7 @@ def make_plan(config: Config, topology: Topology) -> Plan:
         topology=_planner_topology(topology),
         batch_size=-(-config.data.batch_rows // topology.world_size),
         constraints={name: ParameterConstraints(sharding_types=list(a.placements)) for name, a in allowed.items()},
-        storage_reservation=FixedPercentageStorageReservation(_FREE_MEMORY_SHARE),
+        storage_reservation=FixedPercentageStorageReservation(0 if topology.table_bytes_per_rank else _FREE_SHARE),
         stats=[],
         debug=False,
     )
@@ -192,6 +192,6 @@ def _moment_bytes(config: Config, table: Table) -> int:
 def _do_not_fit(config: Config, topology: Topology) -> ResourceError:
     needed = sum(_weight_bytes(table) + _moment_bytes(config, table) for table in config.dataset.tables)
     memory = f"{topology.table_bytes_per_rank:,} bytes" if topology.table_bytes_per_rank else "the assumed memory"
-    rule = f"tables and moments fit {topology.world_size} ranks with {memory} each, of which some stays free"
+    rule = f"tables and moments fit {topology.world_size} ranks with {memory} for them each"
     fix = 'use more workers, smaller tables, or sharding.default = "row_wise"'
     return ResourceError([Fault("sharding", f"{needed:,} bytes of tables and moments", rule, fix)])

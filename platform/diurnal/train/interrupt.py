@@ -46,7 +46,7 @@ def fit_until_interrupted(config: Config, spec: Spec, scratch: str) -> None:
         while thread.is_alive():
             thread.join(0.2)
     if raised:
-        raise _first_real_error(raised[0]) from None
+        raise first_real_error(raised[0]) from None
 
 
 def _trainer(config: Config, spec: Spec, scratch: str) -> Any:
@@ -71,7 +71,7 @@ def _trainer(config: Config, spec: Spec, scratch: str) -> Any:
     )
 
 
-def _first_real_error(error: BaseException) -> BaseException:
+def first_real_error(error: BaseException) -> BaseException:
     """A person's fault before anything else, and a broken connection to a dead peer last."""
     from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 

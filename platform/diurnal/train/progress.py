@@ -47,12 +47,13 @@ class Progress:
         self._last_line_s = time.monotonic()
         if self._is_terminal:
             self._bar = tqdm(
-                total=num_rows, desc=title, unit="row", unit_scale=True, file=self._stream, leave=False, mininterval=0.2
+                total=num_rows, desc=title, unit="row", unit_scale=True, file=self._stream, leave=False, mininterval=0
             )
 
     def at(self, title: str, rows: int, num_rows: int, numbers: dict[str, Any]) -> None:
         """`numbers`: short names to formatted values, shown beside the bar."""
         if self._bar is not None:
+            self._bar.set_description(title, refresh=False)
             self._bar.set_postfix(numbers, refresh=False)
             self._bar.update(rows - self._bar.n)
         elif time.monotonic() - self._last_line_s >= PLAIN_EVERY_S:

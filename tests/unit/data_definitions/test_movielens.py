@@ -129,7 +129,7 @@ def test_days_are_written_with_their_marker_and_without_the_rating(movielens, wh
     days = sorted(path.name for path in out.glob("dt=*"))
     assert days == ["dt=1997-09-20", "dt=1997-09-21", "dt=1997-09-23"]
     assert all((out / day / "_SUCCESS").is_file() for day in days)
-    tables = [pyarrow.parquet.read_table(out / day / "part-0.parquet", partitioning=None) for day in days]
+    tables = [pyarrow.parquet.ParquetFile(out / day / "part-0.parquet").read() for day in days]
     assert [table["label"].to_pylist() for table in tables] == [[1], [0], [1]]
     assert all("rating" not in table.column_names for table in tables)
     first = {name: column[0].as_py() for name, column in zip(tables[0].column_names, tables[0].columns, strict=True)}
@@ -185,14 +185,16 @@ def test_what_cannot_be_had_is_one_line(movielens, wheel, tmp_path, monkeypatch,
         monkeypatch.setattr(movielens.convert.subprocess, "run", lambda *a, **k: failed)
     assert movielens.convert.main(arguments) == 2
     message = capsys.readouterr().err
-    assert message.startswith("movielens: ") and message.count("\n") == 1
+    assert message.startswith("movielens: ")
+    assert message.count("\n") == 1
     assert not list((tmp_path / "out").glob("dt=*"))
 
 
 def test_runs_as_a_script(movielens):
     script = movielens.folder / "convert.py"
     done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0 and "--wheel" in done.stdout
+    assert done.returncode == 0
+    assert "--wheel" in done.stdout
 
 
 def test_the_committed_configuration_loads(movielens, monkeypatch):

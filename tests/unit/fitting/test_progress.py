@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import io
+
+from diurnal.train import progress
+from diurnal.train.progress import COLUMNS, Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+NUMBERS = {"NE": "0.8123", "rows/s": "1,000", "data wait": "3%"}
+
+
+def test_a_terminal_gets_a_bar_with_rows_rate_ne_and_wait() -> None:
+    out = Terminal()
+    shown = Progress(out)
+    shown.begin("2026-01-02", 1000)
+    shown.at("2026-01-02 learning", 500, 1000, NUMBERS)
+    shown.end()
+    text = out.getvalue()
+    assert "2026-01-02" in text
+    assert "\r" in text
+    assert "NE=0.8123" in text
+    assert "data wait=3%" in text
+
+
+def test_elsewhere_plain_lines_come_now_and_then(monkeypatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    out = io.StringIO()
+    shown = Progress(out)
+    shown.begin("2026-01-02", 1000)
+    for rows, now[0] in ((100, 101.0), (600, 106.0), (700, 107.0)):
+        shown.at("2026-01-02 learning", rows, 1000, NUMBERS)
+    assert out.getvalue() == "2026-01-02 learning: 600 of 1,000 rows (60%)  NE 0.8123  rows/s 1,000  data wait 3%\n"
+    assert "\r" not in out.getvalue()
+
+
+def test_the_table_has_one_header_aligned_columns_and_dashes_for_what_is_undefined() -> None:
+    out = io.StringIO()
+    shown = Progress(out)
+    shown.row({"day": "2026-01-02", "rows": 1234, "NE learning": 0.91234, "version": 1})
+    shown.row({"day": "2026-01-03", "rows": 0, "version": 2})
+    header, first, second = out.getvalue().splitlines()
+    assert len(header) == len(first) == len(second)
+    assert first.split() == ["2026-01-02", "1,234", "-", "-", "0.9123", "-", "-", "-", "-", "1"]
+    assert second.split().count("-") == len(COLUMNS) - 3
