@@ -18,7 +18,7 @@ demo: install ## trains real days one after the other on this machine; a few min
 	@$(PYTHON_IN_VENV) jobs/demo.py
 
 ui: install ## opens what demo recorded in MLflow
-	@$(PYTHON_IN_VENV) -P -m diurnal.tracking.ui --config jobs/configs/movielens.toml
+	@$(PYTHON_IN_VENV) -P -m diurnal.tracking.ui --config jobs/configs/movielens.toml --config jobs/configs/demo.toml
 
 quality: install ## compares the model's quality with other models on real data
 	@$(PYTHON_IN_VENV) jobs/quality.py

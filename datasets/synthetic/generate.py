@@ -111,7 +111,7 @@ def _made_of(folder: Path) -> str:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="days of a synthetic world with known click probabilities")
     parser.add_argument("--out", type=Path, required=True, help="folder for dt=YYYY-MM-DD/*.parquet")
-    parser.add_argument("--days", type=int, default=10)
+    parser.add_argument("--days", type=int, default=11)
     parser.add_argument("--rows-per-day", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0, help="another seed is another world")
     parser.add_argument("--start", type=dt.date.fromisoformat, default=dt.date(2026, 1, 1), help="first day")

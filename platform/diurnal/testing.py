@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from diurnal.sharding.parallel import Parallel
 
 PRELOADED = ("__main__", "diurnal.checkpoint.load", "diurnal.checkpoint.save", "diurnal.data.batch")
-"""What the server imports before the first world, and torch and torchrec with it: no thread is started by that, so that
-the server can be forked."""
+"""What the server imports before the first world, and torch and torchrec with it. The few threads that are started by
+that (of NumPy's BLAS, of Arrow's allocator) are made to be forked."""
 
 GRACE_S = 5.0
 """How long the other ranks may go on after one has failed or died."""
@@ -69,7 +69,7 @@ def by_value(body: Callable[..., T]) -> Callable[..., T]:
     import cloudpickle
 
     module = sys.modules[body.__module__]
-    if not module.__name__.startswith("diurnal") and module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+    if module.__name__.split(".")[0] != "diurnal":
         cloudpickle.register_pickle_by_value(module)
         if "ray" in sys.modules:
             sys.modules["ray"].cloudpickle.register_pickle_by_value(module)

@@ -114,7 +114,7 @@ class Contract(Section):
 
         Shapes alone do not tell: two inputs that changed places would be taken for each other.
         """
-        vectors = ["dense", *self.features]
+        vectors = ["(dense)", *self.features]
         dim = next(iter(self.tables.values())).dim
         kept = vectors if self.concat == "all" else vectors[:1]
         pairs = [

@@ -66,10 +66,8 @@ def describe(
     )
 
 
-def _of_all_ranks(
-    directory: Path, state: TrainState
-) -> tuple[dict[str, FileRecord], dict[str, dict[str, Any]]]:
-    """Checksums of all files, each computed by the rank that wrote it; and what optimizers use, some rank having each."""
+def _of_all_ranks(directory: Path, state: TrainState) -> tuple[dict[str, FileRecord], dict[str, dict[str, Any]]]:
+    """Checksums of all files, each computed by the rank that wrote it; and what the optimizers of all ranks use."""
     patterns = [f"*/__{state.rank}_*", *(["*/.metadata"] if state.rank == 0 else [])]
     paths = [path for pattern in patterns for path in directory.glob(pattern)]
     mine = {path.relative_to(directory).as_posix(): FileRecord.of(path) for path in paths}

@@ -1,8 +1,10 @@
-"""What is saved of a model in training. Names say nothing of ranks or placements:
+"""What is saved of a model in training, in three sections:
 
-model       tables/<table>/weight, dense/<parameter>
-optimizer   tables/<table>/moment, dense/<parameter>/<slot>
-random      <rank>/cpu, and <rank>/cuda on GPUs
+    model       tables/<table>/weight, dense/<parameter>
+    optimizer   tables/<table>/moment, dense/<parameter>/<slot>
+    random      <rank>/cpu, and <rank>/cuda on GPUs
+
+Names of tensors that are trained say nothing of ranks or placements.
 """
 
 from __future__ import annotations
@@ -62,13 +64,10 @@ class TrainState:
 
     def wanted(self, saved: Contract) -> Sections:
         """What this rank continues from, of a version with this contract: all that it holds, but new tables."""
-        sections = self.sections()
+        new = {f"tables/{t.name}" for t in self.parallel.config.dataset.tables if t.name not in saved.tables}
+        held = self.sections()
         return {
-            section: {
-                name: tensor
-                for name, tensor in sections[section].items()
-                if (kind_and_name := name.split("/"))[0] != "tables" or kind_and_name[1] in saved.tables
-            }
+            section: {name: tensor for name, tensor in held[section].items() if name.rpartition("/")[0] not in new}
             for section in (MODEL, OPTIMIZER)
         }
 

@@ -125,7 +125,7 @@ def _dense(rows: pa.RecordBatch, schema: Schema) -> tuple[np.ndarray, list[Found
             found[index]["nonfinite"] = nonfinite
             if feature.nonfinite == "fill":
                 out[nonfinite] = _filled(feature)
-    return np.ascontiguousarray(by_feature.T), found
+    return by_feature.T, found
 
 
 def _filled(feature: Dense) -> float:

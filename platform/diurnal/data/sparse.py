@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
@@ -21,14 +23,15 @@ def encode_sparse(rows: pa.RecordBatch, schema: Schema) -> tuple[tuple[np.ndarra
     columns = [_read(rows, feature) for feature in schema.sparse]
     lengths: list[np.ndarray | int] = []
     found: list[Found] = [{} for _ in columns]
-    mapper = _Mapper(sum(len(ids.leaf) for ids in columns if ids.leaf is not None), schema)
+    mapper = _Mapper([0 if ids.leaf is None else len(ids.leaf) for ids in columns], schema)
     for index, (feature, ids) in enumerate(zip(schema.sparse, columns, strict=True)):
         if ids.missing:
             found[index]["missing_column_rows"] = np.ones(rows.num_rows, bool)
-        size, row_lengths = _lay(ids, rows.num_rows, feature, schema, mapper.room, found[index])
+        room = mapper.room(0 if ids.leaf is None else len(ids.leaf))
+        size, row_lengths = _lay(ids, rows.num_rows, feature, schema, room, found[index])
         mapper.add(feature, size)
         lengths.append(row_lengths)
-    longest = max(np.max(row_lengths, initial=0) for row_lengths in lengths)
+    longest = max(map(_longest, lengths))
     joined = np.empty((len(lengths), rows.num_rows), np.uint8 if longest <= 255 else np.int32)
     for index, row_lengths in enumerate(lengths):
         joined[index] = row_lengths
@@ -36,54 +39,53 @@ def encode_sparse(rows: pa.RecordBatch, schema: Schema) -> tuple[tuple[np.ndarra
 
 
 class _Mapper:
-    """Brings ids, laid one feature after the other into a buffer, onto the rows of their tables.
+    """Brings the ids of one feature after the other onto the rows of their tables.
 
-    Integers are hashed in runs over several features, long enough to forget what a NumPy call costs and short
-    enough to be still in cache.
+    Integers are hashed in runs over several features: long enough to forget what a NumPy call costs, and laid into a
+    buffer that is short enough to stay in cache.
     """
 
-    def __init__(self, num_ids: int, schema: Schema) -> None:
-        self._bits = np.empty(num_ids, np.uint64)
-        self._rows = np.empty(num_ids, np.int32)
+    def __init__(self, sizes: list[int], schema: Schema) -> None:
+        """`sizes` are the ids of each feature, at most."""
+        self._bits = np.empty(max(min(sum(sizes), 2 * hashing.BLOCK_IDS), *sizes, 0), np.uint64)
+        self._rows = np.empty(sum(sizes), np.int32)
         self._seed = schema.hash_seed
         self._table_rows = {table.name: table.rows for table in schema.tables}
-        self._spans: list[tuple[int, int]] = []
-        self._run: list[tuple[int, int, int]] = []
-        self._stop = 0
+        self._bounds = [0]
+        self._run: list[tuple[np.ndarray, int, np.ndarray]] = []
+        self._run_size = 0
 
-    @property
-    def room(self) -> np.ndarray:
-        """The part of the buffer that is still free, uint64."""
-        return self._bits[self._stop :]
+    def room(self, size: int) -> np.ndarray:
+        """A place for the next feature's ids, uint64."""
+        if self._run_size + size > len(self._bits):
+            self._hash_run()
+        return self._bits[self._run_size : self._run_size + size]
 
     def add(self, feature: Sparse, size: int) -> None:
-        """Takes the first `size` ids of `room`."""
-        start, self._stop = self._stop, self._stop + size
-        self._spans.append((start, self._stop))
-        bits, out = self._bits[start : self._stop], self._rows[start : self._stop]
-        table_rows = self._table_rows[feature.table_name]
-        if feature.mapping == "hash" and feature.type != "string":
-            self._run.append((start, self._stop, table_rows))
-            if self._stop - self._run[0][0] >= hashing.BLOCK_IDS:
-                self._hash_run()
-            return
-        self._hash_run()
-        if feature.mapping == "hash":
-            hashing.reduce_into(bits, table_rows, out)
-        else:
+        """Takes the first `size` ids from the place that was given for them."""
+        bits = self._bits[self._run_size : self._run_size + size]
+        out = self._rows[self._bounds[-1] : self._bounds[-1] + size]
+        self._bounds.append(self._bounds[-1] + size)
+        if feature.mapping != "hash":
             np.copyto(out, bits, casting="unsafe")
+        elif feature.type == "string":
+            hashing.reduce_into(bits, self._table_rows[feature.table_name], out)
+        else:
+            self._run.append((bits, self._table_rows[feature.table_name], out))
+            self._run_size += size
+            if self._run_size >= hashing.BLOCK_IDS:
+                self._hash_run()
 
     def finish(self) -> tuple[np.ndarray, ...]:
         """(N,) int32 of each feature."""
         self._hash_run()
-        return tuple(self._rows[start:stop] for start, stop in self._spans)
+        return tuple(self._rows[start:stop] for start, stop in pairwise(self._bounds))
 
     def _hash_run(self) -> None:
-        if self._run:
-            hashing.hash_in_place(self._bits[self._run[0][0] : self._run[-1][1]], self._seed)
-        for start, stop, table_rows in self._run:
-            hashing.reduce_into(self._bits[start:stop], table_rows, self._rows[start:stop])
-        self._run = []
+        hashing.hash_in_place(self._bits[: self._run_size], self._seed)
+        for bits, table_rows, out in self._run:
+            hashing.reduce_into(bits, table_rows, out)
+        self._run, self._run_size = [], 0
 
 
 def _read(rows: pa.RecordBatch, feature: Sparse) -> Ids:
@@ -94,7 +96,7 @@ def _read(rows: pa.RecordBatch, feature: Sparse) -> Ids:
 def _lay(
     ids: Ids, num_rows: int, feature: Sparse, schema: Schema, room: np.ndarray, found: Found
 ) -> tuple[int, np.ndarray | int]:
-    """Lays the ids at the front of `room`, without those that are none and those beyond `max_length`.
+    """Lays the ids at the front of `room`, uint64 (N,), without those that are none and those beyond `max_length`.
 
     Returns:
         How many they are, and the ids per row: (num_rows,), or the same number for every row.
@@ -104,7 +106,7 @@ def _lay(
         found["null"] = ids.null_lists
     if ids.leaf is None:
         return 0, 0
-    bits = room[: len(ids.leaf)]
+    bits = room
     no_id = _write_bits(ids.leaf, feature, schema, bits)
     if no_id:
         row_of_id = np.repeat(np.arange(num_rows), lengths)
@@ -114,12 +116,16 @@ def _lay(
         kept = ~np.logical_or.reduce(list(no_id.values()))
         lengths = np.bincount(row_of_id[kept], minlength=num_rows)
         bits = _compress(bits, kept)
-    if feature.max_length is not None and np.max(lengths, initial=0) > feature.max_length:
+    if feature.max_length is not None and _longest(lengths) > feature.max_length:
         position = np.arange(len(bits)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         found["truncated"] = np.maximum(lengths - feature.max_length, 0)
         lengths = np.minimum(lengths, feature.max_length)
         bits = _compress(bits, position < feature.max_length)
     return len(bits), lengths
+
+
+def _longest(lengths: np.ndarray | int) -> int:
+    return lengths if isinstance(lengths, int) else int(lengths.max(initial=0))
 
 
 def _compress(bits: np.ndarray, kept: np.ndarray) -> np.ndarray:
@@ -151,7 +157,7 @@ def _write_bits(leaf: pa.Array, feature: Sparse, schema: Schema, bits: np.ndarra
     if leaf.null_count:
         no_id["null"] = is_null(leaf)
         out[no_id["null"]] = 0
-    if out.min(initial=0) < 0:
+    if np.minimum.reduce(out, initial=0) < 0:
         no_id["negative"] = out < 0
     if feature.mapping == "identity":
         _find_unknown(bits, feature, schema, no_id)

@@ -141,6 +141,7 @@ class Parallel:
         fused = self._tables.fused_optimizer
         for path, weight in fused.params.items():
             name = path.split(".")[1]
+            assert len(fused.state[weight]) <= 1, "one moment, or none"
             for slot, whole in ((WEIGHT, weight), *((MOMENT, moment) for moment in fused.state[weight].values())):
                 assert isinstance(whole, ShardedTensor)
                 for shard in whole.local_shards():
@@ -222,8 +223,8 @@ def _mend(tables: nn.Module, model: Dlrm, config: Config, device: torch.device) 
 
     It answers pooled vectors grouped by placement, no longer in the order of the tables. As soon as one row-wise table
     has mean pooling, it divides the vectors of every feature by the length of their bag, except those that it knows to
-    be of row-wise tables with sum pooling: so it is told that all others are such. And it wraps replicated tables
-    into DDP, whose work `FlatGradients` does.
+    be of row-wise tables with sum pooling: so it is told that all others are such (whose vectors it divides by 1 + 1e-6
+    then). And it wraps replicated tables into DDP, whose work `FlatGradients` does.
     """
     assert isinstance(tables, ShardedEmbeddingBagCollection)
     keys = tables._embedding_names

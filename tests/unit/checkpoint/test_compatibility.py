@@ -152,15 +152,19 @@ def test_dense_inputs_may_come_and_be_scaled_otherwise_but_not_go() -> None:
 def test_inputs_of_first_layers_have_names() -> None:
     inputs = Contract.of(tiny_config({"dataset": dataset()})).inputs()
     assert inputs["dense/bottom.0.weight"] == ["age", "price"]
-    assert inputs["dense/over.0.weight"] == [f"dense[{i}]" for i in range(4)] + ["dense*user", "dense*slot", "slot*user"]
+    assert inputs["dense/over.0.weight"] == [f"(dense)[{i}]" for i in range(4)] + [
+        "(dense)*user",
+        "(dense)*slot",
+        "slot*user",
+    ]
     everything = {"self_interaction": True, "concat": "all"}
     inputs = Contract.of(tiny_config({"dataset": dataset(), "model": everything})).inputs()
     assert inputs["dense/over.0.weight"][4:5] == ["user[0]"]
     assert inputs["dense/over.0.weight"][12:] == [
-        "dense*dense",
-        "dense*user",
+        "(dense)*(dense)",
+        "(dense)*user",
         "user*user",
-        "dense*slot",
+        "(dense)*slot",
         "slot*user",
         "slot*slot",
     ]

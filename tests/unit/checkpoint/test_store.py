@@ -65,8 +65,8 @@ def test_versions_are_numbers_not_names(store: Store, tmp_path: Path) -> None:
     for number in (2, 10, 9):
         write(store, number)
     assert [version.number for version in store.versions()] == [2, 9, 10]
-    latest = store.latest()
-    assert latest == Version(10, tmp_path / "tiny" / "versions" / "10" / "1-100")
+    latest = Version(10, tmp_path / "tiny" / "versions" / "10" / "1-100")
+    assert store.latest() == latest
     assert latest.manifest() == manifest(10)
     assert set(latest.files()) == {"manifest.json", "model/data"}
     with pytest.raises(CheckpointError, match="rule:  a committed version: 2, 9, 10"):
@@ -107,7 +107,9 @@ def test_a_commit_is_not_made_twice(store: Store) -> None:
         store.commit(directory, manifest(1), {})
 
 
-@pytest.mark.parametrize(("text", "found"), [("1 2", "another checksum"), ("1", "1 bytes instead of 3"), (None, "no such")])
+@pytest.mark.parametrize(
+    ("text", "found"), [("1 2", "another checksum"), ("1", "1 bytes instead of 3"), (None, "no such")]
+)
 def test_verify_names_the_file_and_what_is_wrong_with_it(store: Store, text: str | None, found: str) -> None:
     path = write(store, 1) / "model" / "data"
     version = store.version(1)

@@ -55,12 +55,14 @@ def test_every_row_is_on_some_rank_and_replicas_are_on_all(world_size: int) -> N
 @pytest.mark.parametrize("placement", ["table_wise", "row_wise", "data_parallel"])
 def test_what_the_configuration_says_is_done(placement: str) -> None:
     found = report(3, sharding={"default": placement, "placement": {"small": "table_wise"}})
-    expected = {name: placement for name in ROWS} | {"small": "table_wise"}
+    expected = dict.fromkeys(ROWS, placement) | {"small": "table_wise"}
     assert found.placement() == expected
     assert {table.chosen_by for table in found.tables} == {"config"}
 
 
-@pytest.mark.parametrize(("rows", "world_size", "is_cut"), [(1, 2, False), (5, 4, False), (6, 4, False), (7, 4, True), (3, 3, True)])
+@pytest.mark.parametrize(
+    ("rows", "world_size", "is_cut"), [(1, 2, False), (5, 4, False), (6, 4, False), (7, 4, True), (3, 3, True)]
+)
 def test_row_wise_needs_a_row_on_every_rank(rows: int, world_size: int, is_cut: bool) -> None:
     """FBGEMM's CPU kernels fail on a shard without rows; TorchRec gives each rank but the last ceil(rows / W)."""
     dataset = {"sparse": [{"name": "t"}], "tables": [{"name": "t", "rows": rows, "dim": 4}]}
