@@ -202,10 +202,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="MovieLens-100k as days of Parquet, from the wheel recbole==1.2.1")
     parser.add_argument("--out", type=Path, required=True, help="folder for dt=YYYY-MM-DD/part-0.parquet")
     parser.add_argument("--wheel", help="the wheel, when it is on disk already; downloaded with pip otherwise")
-    parser.add_argument("--cache", type=Path, help="folder for the download; default: wheels/ beside --out")
+    parser.add_argument("--cache", type=Path, default=HERE.parents[1] / "build" / "wheels")
     given = parser.parse_args(argv)
     try:
-        num_days, written = convert(given.out, given.wheel, given.cache or given.out.parent / "wheels")
+        num_days, written = convert(given.out, given.wheel, given.cache)
     except Unavailable as error:
         print(f"movielens: {error}", file=sys.stderr)
         return 2

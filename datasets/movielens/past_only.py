@@ -103,22 +103,40 @@ def _recent_share(past: Rows, today: Rows) -> Floats:
     return np.log((_look_up(recent, today.item) + 0.5) / (recent.sum() / num_items + 0.5))
 
 
+def _first_rows(users: Ints) -> tuple[Ints, Ints]:
+    """The first row of each user that has one, and for each row the position of its user among them."""
+    first = np.full(int(users.max(initial=-1)) + 1, -1, dtype=np.int64)
+    first[users[::-1]] = np.arange(len(users))[::-1]
+    has_rows = first >= 0
+    return first[has_rows], (np.cumsum(has_rows) - 1)[users]
+
+
 def _genre_effects(past: Rows, residual: Floats, today: Rows) -> dict[str, Floats]:
-    """Of a row's genres, averaged: over everybody, for this user, and for people of this gender, of this age."""
+    """Of a row's genres, averaged: over everybody, for this user, and for people of this gender, of this age.
+
+    Summed per user and genre first: gender and age are facts about a user.
+    """
     num_genres = 1 + max(int(rows.genre_code.max(initial=0)) for rows in (past, today))
+    someone, who = _first_rows(past.user)
+    keys = (who * num_genres)[past.genre_row] + past.genre_code
+    shape = (len(someone), num_genres)
+    liked = np.bincount(keys, weights=residual[past.genre_row], minlength=shape[0] * shape[1]).reshape(shape)
+    rated = np.bincount(keys, minlength=shape[0] * shape[1]).reshape(shape)
     num_of_row = np.bincount(today.genre_row, minlength=len(today))
-    left = residual[past.genre_row]
     effects = {}
     for name, then, now in (
-        ("genre", None, None),
+        ("genre", np.zeros_like(past.user), np.zeros_like(today.user)),
         ("user_genre", past.user, today.user),
         ("gender_genre", past.gender, today.gender),
         ("age_genre", past.age_bucket, today.age_bucket),
     ):
-        group_then = 0 if then is None else (then * num_genres)[past.genre_row]
-        group_now = 0 if now is None else (now * num_genres)[today.genre_row]
-        means = _shrunk_means(group_then + past.genre_code, left, GROUP_STRENGTH)
-        of_pair = _look_up(means, group_now + today.genre_code)
+        group = then[someone]
+        num_groups = 1 + max(int(group.max(initial=0)), int(now.max(initial=0)))
+        liked_of_group, rated_of_group = np.zeros((num_groups, num_genres)), np.zeros((num_groups, num_genres))
+        np.add.at(liked_of_group, group, liked)
+        np.add.at(rated_of_group, group, rated)
+        effect = liked_of_group / (rated_of_group + GROUP_STRENGTH)
+        of_pair = effect[now[today.genre_row], today.genre_code]
         total = np.bincount(today.genre_row, weights=of_pair, minlength=len(today))
         effects[f"{name}_effect"] = total / np.maximum(num_of_row, 1)
     return effects
@@ -129,17 +147,18 @@ def _effect_among_alike(past: Rows, residual: Floats, today: Rows) -> Floats:
     the same gender and twice when of the same occupation."""
     if not len(past):
         return np.zeros(len(today))
-    _, someone = np.unique(past.user, return_index=True)
-    _, first, who = np.unique(today.user, return_index=True, return_inverse=True)
-    near = np.exp(-np.abs(today.age[first][:, None] - past.age[someone][None]) / 10.0)
-    near *= np.where(today.gender[first][:, None] == past.gender[someone][None], 3.0, 1.0)
-    near *= np.where(today.occupation[first][:, None] == past.occupation[someone][None], 2.0, 1.0)
-    items, column = np.unique(today.item, return_inverse=True)
-    matters = np.flatnonzero(np.isin(past.item, items))
-    user = np.searchsorted(past.user[someone], past.user[matters])
-    cell = user * len(items) + np.searchsorted(items, past.item[matters])
-    shape = (len(someone), len(items))
-    liked = np.bincount(cell, weights=residual[matters], minlength=shape[0] * shape[1]).reshape(shape)
+    someone, who_then = _first_rows(past.user)
+    visitor, who_now = _first_rows(today.user)
+    near = np.exp(-np.abs(today.age[visitor][:, None] - past.age[someone][None]) / 10.0)
+    near *= np.where(today.gender[visitor][:, None] == past.gender[someone][None], 3.0, 1.0)
+    near *= np.where(today.occupation[visitor][:, None] == past.occupation[someone][None], 2.0, 1.0)
+    wanted = np.zeros(1 + max(int(past.item.max()), int(today.item.max())), dtype=bool)
+    wanted[today.item] = True
+    column = np.cumsum(wanted) - 1
+    rows = np.flatnonzero(wanted[past.item])
+    shape = (len(someone), int(wanted.sum()))
+    cell = who_then[rows] * shape[1] + column[past.item[rows]]
+    liked = np.bincount(cell, weights=residual[rows], minlength=shape[0] * shape[1]).reshape(shape)
     rated = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
     effect = (near @ liked) / (near @ rated + GROUP_STRENGTH * near.mean(axis=1, keepdims=True))
-    return effect[who, column]
+    return effect[who_now, column[today.item]]

@@ -147,32 +147,35 @@ def work(task: dict[str, Any]) -> list[dict[str, float]]:
 
 
 def _bare_loop(config: Any, learner: Any) -> Any:
-    """TorchRec as its documentation shows it: planner, DistributedModelParallel, fused row-wise AdaGrad."""
+    """TorchRec as its documentation shows it: its DLRM, planner, DistributedModelParallel, fused row-wise AdaGrad."""
     import torch
     import torch.distributed as dist
     from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
+    from torchrec import EmbeddingBagCollection
     from torchrec.distributed import DistributedModelParallel
     from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+    from torchrec.models.dlrm import DLRM
     from torchrec.optim import RowWiseAdagrad
 
-    from diurnal.model.dlrm import build_dlrm
+    from diurnal.model.tables import embedding_bag_configs
 
-    model = build_dlrm(config, "cpu")
-    apply_optimizer_in_backward(RowWiseAdagrad, model.tables.parameters(), {"lr": 0.05})
+    tables = EmbeddingBagCollection(tables=embedding_bag_configs(config.dataset), device=torch.device("meta"))
+    model = DLRM(tables, NUM_DENSE, [*config.model.bottom, DIM], [*config.model.over, 1])
+    apply_optimizer_in_backward(RowWiseAdagrad, tables.parameters(), {"lr": 0.05})
     planner = EmbeddingShardingPlanner(topology=Topology(world_size=learner.world_size, compute_device="cpu"))
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 
     sharders: list[Any] = [EmbeddingBagCollectionSharder()]
     plan = planner.collective_plan(model, sharders, dist.group.WORLD)
     module = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders)
-    dense = [p for name, p in module.named_parameters() if "tables" not in name]
+    dense = [p for name, p in module.named_parameters() if "embedding_bags" not in name]
     optimizer = torch.optim.Adagrad(dense, lr=0.01)
     loss_of = torch.nn.BCEWithLogitsLoss()
 
     def run(batches: list[Any]) -> None:
         for batch in batches:
             optimizer.zero_grad()
-            loss_of(module(batch.dense, batch.sparse), batch.labels).backward()
+            loss_of(module(batch.dense, batch.sparse).squeeze(1), batch.labels).backward()
             optimizer.step()
 
     return run

@@ -21,7 +21,7 @@ from diurnal.data.partitions import open_filesystem
 from diurnal.data.streams import LaneTask, ReadTask, RowRange, Window, permutation
 from diurnal.errors import DataError, DiurnalError, Fault
 
-_PIECE_ROWS = 8192
+_PIECE_ROWS = 16384
 """Rows decoded and encoded at a time: few enough for a core's cache, enough to forget what a call costs."""
 
 

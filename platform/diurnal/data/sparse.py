@@ -94,9 +94,9 @@ def _read(rows: pa.RecordBatch, feature: Sparse) -> Ids:
 
 
 def _lay(
-    ids: Ids, num_rows: int, feature: Sparse, schema: Schema, room: np.ndarray, found: Found
+    ids: Ids, num_rows: int, feature: Sparse, schema: Schema, bits: np.ndarray, found: Found
 ) -> tuple[int, np.ndarray | int]:
-    """Lays the ids at the front of `room`, uint64 (N,), without those that are none and those beyond `max_length`.
+    """Lays the ids at the front of `bits`, uint64 (N,), without those that are none and those beyond `max_length`.
 
     Returns:
         How many they are, and the ids per row: (num_rows,), or the same number for every row.
@@ -106,15 +106,14 @@ def _lay(
         found["null"] = ids.null_lists
     if ids.leaf is None:
         return 0, 0
-    bits = room
     no_id = _write_bits(ids.leaf, feature, schema, bits)
     if no_id:
-        row_of_id = np.repeat(np.arange(num_rows), lengths)
+        row_of_id = np.repeat(np.arange(num_rows), lengths) if feature.many else None
         for name, mask in no_id.items():
-            per_row = np.bincount(row_of_id[mask], minlength=num_rows)
+            per_row = _per_row(mask, row_of_id, num_rows)
             found[name] = found[name] + per_row if name in found else per_row
         kept = ~np.logical_or.reduce(list(no_id.values()))
-        lengths = np.bincount(row_of_id[kept], minlength=num_rows)
+        lengths = _per_row(kept, row_of_id, num_rows)
         bits = _compress(bits, kept)
     if feature.max_length is not None and _longest(lengths) > feature.max_length:
         position = np.arange(len(bits)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -122,6 +121,11 @@ def _lay(
         lengths = np.minimum(lengths, feature.max_length)
         bits = _compress(bits, position < feature.max_length)
     return len(bits), lengths
+
+
+def _per_row(mask: np.ndarray, row_of_id: np.ndarray | None, num_rows: int) -> np.ndarray:
+    """How many ids of the mask each row has; `row_of_id` is None when each row has one id."""
+    return mask if row_of_id is None else np.bincount(row_of_id[mask], minlength=num_rows)
 
 
 def _longest(lengths: np.ndarray | int) -> int:
