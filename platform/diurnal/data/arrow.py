@@ -91,25 +91,38 @@ def hash_strings(values: pa.Array, seed: int) -> pa.Array:
 
     Each distinct value is hashed once.
     """
-    if t.is_dictionary(values.type) and len(values.dictionary) > len(values):
-        values = values.dictionary_decode()  # a slice of a large row group has its whole dictionary
     if not t.is_dictionary(values.type):
         values = values.dictionary_encode()
-    distinct = values.dictionary.cast(pa.large_binary())
-    _, offsets, data = distinct.buffers()
+    distinct, codes = values.dictionary, values.indices
+    if len(distinct) <= len(codes):
+        return _hash_distinct(distinct, seed).take(codes)
+    used = np.zeros(len(distinct), bool)  # a slice of a large row group has the row group's whole dictionary
+    used[codes.drop_null().to_numpy()] = True
+    position = pa.array(np.cumsum(used) - 1)
+    return _hash_distinct(distinct.filter(pa.array(used)), seed).take(position.take(codes))
+
+
+def _hash_distinct(texts: pa.Array, seed: int) -> pa.Array:
+    texts = texts.cast(pa.large_binary())
+    _, offsets, data = texts.buffers()
     bounds = np.zeros(1, np.int64)
-    if len(distinct):
-        bounds = np.frombuffer(offsets, np.int64, len(distinct) + 1, distinct.offset * 8)
+    if len(texts):
+        bounds = np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8)
     hashes = hashing.hash_bytes(np.frombuffer(data or b"", np.uint8), bounds, seed)
     no_id = np.diff(bounds) == 0
-    if distinct.null_count:
-        no_id |= is_null(distinct)
-    return pa.array(hashes, mask=no_id).take(values.indices)
+    if texts.null_count:
+        no_id |= is_null(texts)
+    return pa.array(hashes, mask=no_id)
 
 
 def is_null(chunk: pa.Array) -> np.ndarray:
     """(n,) bool."""
-    return chunk.is_null().to_numpy(zero_copy_only=False)
+    validity = chunk.buffers()[0]
+    if validity is None:
+        return np.full(len(chunk), t.is_null(chunk.type))
+    start, shift = divmod(chunk.offset, 8)
+    bits = np.unpackbits(np.frombuffer(validity, np.uint8)[start:], count=shift + len(chunk), bitorder="little")
+    return np.logical_not(bits[shift:])
 
 
 def view_of(chunk: pa.Array) -> np.ndarray:

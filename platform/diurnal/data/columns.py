@@ -17,38 +17,53 @@ class Column:
 
     name: str
     """In the Parquet files."""
-    declared: str
-    """The declaration in words, for messages."""
+    role: str
+    """`label`, `weight`, `event_time`, `request_id`, `group_id`, `dense` or `sparse`."""
+    type: str
+    """What it holds, in words."""
     accepts: Callable[[pa.DataType], bool]
     fix: str
+    """What to do about a column of another type."""
     required: bool = True
-    encoded: bool = True
-    """False when the column is only declared, and read by nobody who encodes."""
+
+    @property
+    def declared(self) -> str:
+        return f"declared as {self.role} of type {self.type}"
+
+    @property
+    def is_encoded(self) -> bool:
+        return self.role not in ("request_id", "group_id")
+
+    @property
+    def is_feature(self) -> bool:
+        return self.role in ("dense", "sparse")
 
 
 def declared_columns(schema: Schema) -> Iterator[Column]:
     """Every column that the schema names, once for each mention."""
-    yield Column(schema.label.column, "label (integer, float or bool)", _is_number, "write it as 0 and 1")
+    yield Column(schema.label.column, "label", "integer, float or bool", _is_number, "write it as 0 and 1")
     if schema.weight:
-        yield Column(schema.weight, "weight (number)", _is_number, "write it as a number")
+        yield Column(schema.weight, "weight", "number", _is_number, "write it as a number")
     if schema.event_time:
-        yield Column(schema.event_time, "event_time (timestamp)", _is_time, "write it as a timestamp")
-    for name, use in ((schema.request_id, "request_id"), (schema.group_id, "group_id")):
+        yield Column(schema.event_time, "event_time", "timestamp", _is_time, "write it as a timestamp")
+    for name, role in ((schema.request_id, "request_id"), (schema.group_id, "group_id")):
         if name:
-            yield Column(name, use, lambda _: True, "", encoded=False)
+            yield Column(name, role, "any", lambda _: True, "")
     for dense in schema.dense:
-        fix = f"cast the column, or declare {dense.name} as a sparse feature"
-        yield Column(dense.source, "dense (number)", _is_number, fix, dense.required)
+        fix = "write it as a number, or declare it as a sparse feature"
+        yield Column(dense.source, "dense", "number", _is_number, fix, dense.required)
     for sparse in schema.sparse:
         accepts = {"int64": _is_int64, "uint64": _is_integer, "string": is_string, "float": _is_number}[sparse.type]
-        declared = f"sparse {'list of ' if sparse.many else ''}{sparse.type}"
-        fix = "cast the column, or declare the type that it has"
-        yield Column(sparse.source, declared, _list_of(accepts) if sparse.many else accepts, fix, sparse.required)
+        fix = 'write it as declared, or declare the type that it has ("uint64" takes int64 too)'
+        if sparse.many:
+            yield Column(sparse.source, "sparse", f"list of {sparse.type}", _list_of(accepts), fix, sparse.required)
+        else:
+            yield Column(sparse.source, "sparse", sparse.type, accepts, fix, sparse.required)
 
 
 def encoded_columns(schema: Schema) -> list[str]:
     """Names of the columns that are read from the files, each once."""
-    return list(dict.fromkeys(c.name for c in declared_columns(schema) if c.encoded))
+    return list(dict.fromkeys(c.name for c in declared_columns(schema) if c.is_encoded))
 
 
 def storage_type(found: pa.DataType) -> pa.DataType:

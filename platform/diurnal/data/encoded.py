@@ -14,7 +14,7 @@ NO_TIME = np.iinfo(np.int64).min
 """Stands for a null event time: older than all others."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Encoded:
     """n rows. Legend: D dense features, F sparse features, N ids, C = 3 D + 6 F counts, E counts that happened."""
 

@@ -18,7 +18,7 @@ _ALIGN = 64
 _BLOCK = pa.schema([("batch", pa.large_binary()), ("error", pa.large_binary())])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedBatch:
     """What one rank trains on in one step: B rows, first the real ones, then padding of weight 0 without ids.
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -156,8 +156,7 @@ def read_increment(
     missing: set[str] = set()
     for info, footer in zip(infos, footers, strict=True):
         if not isinstance(footer, Exception):
-            groups = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
-            files.append(ParquetFile(info.path, info.size, groups))
+            files.append(ParquetFile(info.path, info.size, footer.row_group_rows))
             faults += _check_columns(info.path, footer, columns, missing)
         elif on_bad_file == "quarantine":
             quarantined.append(info.path)
@@ -166,7 +165,9 @@ def read_increment(
             faults.append(Fault(info.path, str(footer).strip(), "a readable Parquet footer", fix))
     if faults:
         raise DataError(faults)
-    facts = [(info.base_name, info.size, _num_rows(footer)) for info, footer in zip(infos, footers, strict=True)]
+    facts = [
+        (i.base_name, i.size, f.num_rows if isinstance(f, _Footer) else -1) for i, f in zip(infos, footers, strict=True)
+    ]
     return Increment(
         id=increment_id,
         path=path,
@@ -177,39 +178,45 @@ def read_increment(
     )
 
 
-def _check_columns(path: str, footer: pq.FileMetaData, columns: Iterable[Column], missing: set[str]) -> list[Fault]:
+class _Footer(NamedTuple):
+    row_group_rows: tuple[int, ...]
+    schema: pa.Schema
+
+    @property
+    def num_rows(self) -> int:
+        return sum(self.row_group_rows)
+
+
+def _check_columns(path: str, footer: _Footer, columns: Iterable[Column], missing: set[str]) -> list[Fault]:
     faults = []
     stored: dict[str, list[pa.DataType]] = {}
-    for field in footer.schema.to_arrow_schema():
+    for field in footer.schema:
         stored.setdefault(field.name, []).append(storage_type(field.type))
     for column in columns:
         where, found = f"{path}: column {column.name}", stored.get(column.name, [])
-        if not found:
+        if not found and column.required:
+            fix = "write the column, or declare it required = false" if column.is_feature else "write the column"
+            faults.append(Fault(where, "no such column", f"required, {column.declared}", fix))
+        elif not found:
             missing.add(column.name)
-            if column.required:
-                must = f"required, declared as {column.declared}"
-                fix = "write the column, or declare it required = false where the schema allows it"
-                faults.append(Fault(where, "no such column", must, fix))
         elif len(found) > 1:
             faults.append(Fault(where, f"{len(found)} columns of this name", "one column", "write it once"))
         elif pa.types.is_null(found[0]):
-            if column.declared.startswith(("label", "weight")) and footer.num_rows:
-                faults.append(Fault(where, "null", f"declared as {column.declared}", column.fix))
+            if column.role in ("label", "weight") and footer.num_rows:
+                faults.append(Fault(where, "null", column.declared, column.fix))
         elif not column.accepts(found[0]):
-            faults.append(Fault(where, str(found[0]), f"declared as {column.declared}", column.fix))
+            faults.append(Fault(where, str(found[0]), column.declared, column.fix))
     return faults
 
 
-def _read_footer(filesystem: fs.FileSystem, info: fs.FileInfo) -> pq.FileMetaData | Exception:
+def _read_footer(filesystem: fs.FileSystem, info: fs.FileInfo) -> _Footer | Exception:
     try:
         with filesystem.open_input_file(info.path) as source:
-            return pq.read_metadata(source)
+            footer = pq.read_metadata(source)
+        groups = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
+        return _Footer(groups, footer.schema.to_arrow_schema())
     except (pa.ArrowException, OSError) as error:
         return error
-
-
-def _num_rows(footer: pq.FileMetaData | Exception) -> int:
-    return -1 if isinstance(footer, Exception) else footer.num_rows
 
 
 def _matches_manifest(filesystem: fs.FileSystem, manifest: str, files: list[fs.FileInfo]) -> tuple[bool, str]:
@@ -229,9 +236,11 @@ def _matches_manifest(filesystem: fs.FileSystem, manifest: str, files: list[fs.F
             return False, f"{file} of {name} is not there yet"
         if file not in promised:
             return False, f"{file} is not in {name}"
-        rows = _num_rows(_read_footer(filesystem, found[file]))
-        if rows != promised[file]:
-            return False, f"{file} has {rows if rows >= 0 else 'no readable'} rows, {name} says {promised[file]}"
+        footer = _read_footer(filesystem, found[file])
+        if isinstance(footer, Exception):
+            return False, f"{file} is not readable yet: {footer}"
+        if footer.num_rows != promised[file]:
+            return False, f"{file} has {footer.num_rows} rows, {name} says {promised[file]}"
     return True, f"all {len(promised)} files have the rows of {name}"
 
 

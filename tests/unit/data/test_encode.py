@@ -217,7 +217,7 @@ def test_clip_reaches_infinities_first(make_schema: MakeSchema) -> None:
 def test_a_finite_value_that_overflows_float32_is_not_finite(make_schema: MakeSchema) -> None:
     schema = one_dense(make_schema, fill=1.0)
     encoded = encode(table(price=[1e300, 3e38, 3e38, 3e38]), schema)
-    np.testing.assert_allclose(encoded.dense[:, 0], np.float32([1.0, 3e38, 3e38, 3e38]))
+    np.testing.assert_allclose(encoded.dense[:, 0], np.array([1.0, 3e38, 3e38, 3e38], np.float32))
     assert counted(encoded, schema, "dense/price/") == {"nonfinite": 1}
 
 

@@ -152,7 +152,7 @@ def test_a_required_column_that_is_missing_is_refused(days: Any, make_schema: Ca
     [fault] = faults_of(lambda: days.increment(make_schema()))
     assert f"dt={DAY}/a.parquet: column price" in fault
     assert "no such column" in fault
-    assert "dense (number)" in fault
+    assert "required, declared as dense of type number" in fault
     optional = make_schema(dense=[{"name": "price", "required": False}])
     assert days.increment(optional).missing_optional == ("price",)
 
@@ -219,7 +219,7 @@ def test_conflicts_are_refused_with_both_types(
     schema = make_schema(sparse=[{"name": "user", "type": declared}])
     [fault] = faults_of(lambda: days.increment(schema))
     assert f"found: {found}" in fault
-    assert f"declared as sparse {declared}" in fault
+    assert f"declared as sparse of type {declared}\n" in fault
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,8 @@ def schema(make_schema: MakeSchema) -> Schema:
     )
 
 
-Row = tuple[float, float, float, tuple[int, ...], tuple[int, ...]]
+Row = tuple[float, float, float, list[tuple[int, ...]]]
+"""Dense value, label, weight, and the bag of each feature."""
 
 
 def rows_of(batch: PackedBatch) -> dict[int, Row]:
@@ -59,17 +60,17 @@ def rows_of(batch: PackedBatch) -> dict[int, Row]:
     assert not batch.lengths[:, n:].any()
     assert stops[-1, -1] == len(batch.values)
     bags = [
-        tuple(tuple(batch.values[stops[f, i] - batch.lengths[f, i] : stops[f, i]].tolist()) for f in range(len(stops)))
+        [tuple(batch.values[stops[f, i] - batch.lengths[f, i] : stops[f, i]].tolist()) for f in range(len(stops))]
         for i in range(n)
     ]
     return {
-        int(batch.row_index[i]): (float(batch.dense[i, 0]), float(batch.labels[i]), float(batch.weights[i]), *bags[i])
+        int(batch.row_index[i]): (float(batch.dense[i, 0]), float(batch.labels[i]), float(batch.weights[i]), bags[i])
         for i in range(n)
     }
 
 
 def expected_row(row: int) -> Row:
-    return float(row), float(row % 2), 1.0, (row,) if row % 5 else (), (row,) * (row % 4)
+    return float(row), float(row % 2), 1.0, [(row,) if row % 5 else (), (row,) * (row % 4)]
 
 
 def merge(batches: list[PackedBatch]) -> dict[int, Row]:

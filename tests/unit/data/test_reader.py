@@ -1,4 +1,4 @@
-"""The reader that a worker holds: order, size, padding, errors, an early end. Here in a thread, on a cluster elsewhere."""
+"""The reader that a worker holds, reading in a thread: order, size, padding, errors, an early end."""
 
 from __future__ import annotations
 

@@ -82,18 +82,29 @@ def test_help_loads_nothing_heavy():
     assert done.stderr.strip() == "[]"
 
 
-def test_every_imported_library_is_declared():
+@pytest.mark.parametrize(
+    ("folders", "extras"),
+    [(["platform/diurnal"], []), (["jobs", "datasets", "tests"], ["dev"])],
+    ids=["package", "rest"],
+)
+def test_every_imported_library_is_declared(folders, extras):
     """What only comes along with another library may go with its next release."""
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    names = {canonicalize_name(Requirement(line).name) for line in declared}
-    brought_by = metadata.packages_distributions()
-    missing = set()
-    for path in (ROOT / "platform" / "diurnal").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and node.module:
-                modules = [node.module]
-            for module in {name.partition(".")[0] for name in modules} - sys.stdlib_module_names - {*UNLISTED}:
-                if names.isdisjoint(canonicalize_name(name) for name in brought_by.get(module, ())):
-                    missing.add(f"{path.relative_to(ROOT)}: {module}")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+    names = {canonicalize_name(Requirement(line).name) for line in lines}
+    libraries = metadata.packages_distributions()
+    missing = {
+        f"{path.relative_to(ROOT)}: {module}"
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        for module in imported_by(path) & libraries.keys() - {*UNLISTED}
+        if names.isdisjoint(canonicalize_name(name) for name in libraries[module])
+    }
     assert sorted(missing) == []
+
+
+def imported_by(path: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    modules += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    return {module.partition(".")[0] for module in modules}
