@@ -15,7 +15,7 @@ from diurnal.tracking.plots import days_png
 from diurnal.train.run import train
 
 CONFIGS = ["jobs/configs/movielens.toml", "jobs/configs/demo.toml"]
-WARM_UP_DAYS, DAYS = 20, 14
+WARM_UP_DAYS, DAYS = 46, 14
 OUT = Path("build")
 
 
