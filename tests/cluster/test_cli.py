@@ -121,6 +121,7 @@ def test_validate_reads_every_footer_and_tells_all_faults_with_exit_code_2(world
         (["--day", "2020-01-01"], "2026-01-01 to 2026-01-01"),
         (["--day", "2026-01-01", "--set", "workers.max='many'"], "workers.max"),
         (["--day", "2026-01-01", "--config", "nowhere.toml"], "nowhere.toml"),
+        (["--day", "2026-01-01", "--set", "workers.max=600", "--set", "data.batch_rows=600"], "600 workers x 0.5 CPUs"),
         ([], "--day"),
     ],
 )
@@ -130,7 +131,7 @@ def test_what_a_person_got_wrong_is_one_message_and_exit_code_2(world, more: lis
     assert answer.returncode == 2
     assert words in answer.stderr
     assert "Traceback" not in answer.stderr
-    assert not (world.root / "storage").exists()
+    assert not list((world.root / "storage").glob("*/versions")), "nothing is half written"
 
 
 def test_a_killed_and_a_stopped_driver_leave_the_truth_and_the_same_command_goes_on(world, started) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from diurnal.errors import LeaseHeld
+from diurnal.errors import ConfigError, Fault, LeaseHeld
 
 
 @contextmanager
@@ -22,10 +22,16 @@ def exclusive(storage: str, name: str) -> Iterator[None]:
 
     Raises:
         LeaseHeld: another process holds it; says which, and since when.
+        ConfigError: the storage cannot be written.
     """
     folder = Path(storage, name)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "a+", encoding="utf-8") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / "lock", "a+", encoding="utf-8")  # noqa: SIM115
+    except OSError as error:
+        fix = "correct storage, or its permissions"
+        raise ConfigError([Fault("storage", str(error), "a folder that can be written", fix)]) from None
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -31,11 +31,11 @@ def needed_cpus(config: Config) -> float:
 def cluster(config: Config) -> Iterator[None]:
     """The cluster that is joined already, or the one at `workers.address`, or one started here and ended afterwards.
 
-    A cluster that is started here is told of as many CPUs as the run asks for, though the machine may have fewer:
-    Ray counts CPUs, it does not bind them.
+    A cluster that is started here has a core for each CPU of the workers; the tasks that read share these cores, so
+    that Ray, which counts CPUs and does not bind them, is told of more.
 
     Raises:
-        ResourceError: when the cluster's total is too small, with the numbers.
+        ResourceError: when the cluster's total, or this machine, is too small, with the numbers.
     """
     import ray
 
@@ -44,6 +44,7 @@ def cluster(config: Config) -> Iterator[None]:
         _set_environment()
         ray.init(address=config.workers.address, logging_level=logging.WARNING, log_to_driver=False)
     elif is_own:
+        _refuse_more_workers_than_cores(config, os.cpu_count() or 1)
         start_local(max(os.cpu_count() or 1, math.ceil(needed_cpus(config))))
     try:
         _refuse_what_never_fits(config, dict(ray.cluster_resources()))
@@ -56,6 +57,8 @@ def cluster(config: Config) -> Iterator[None]:
 def start_local(num_cpus: int) -> None:
     """Starts a quiet Ray cluster on this machine and joins it."""
     _set_environment()
+    # Nobody takes a node away from a cluster of one machine: one process less to start with each worker group.
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     import ray
 
     # Says on every start that a token protects the cluster, which nobody has to act on.
@@ -72,6 +75,14 @@ def start_local(num_cpus: int) -> None:
 def _set_environment() -> None:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+
+
+def _refuse_more_workers_than_cores(config: Config, num_cores: int) -> None:
+    workers = config.workers
+    if workers.max * workers.cpus > num_cores:
+        found = f"{workers.max} workers x {workers.cpus:g} CPUs"
+        fix = "lower workers.max or workers.cpus, or name a cluster in workers.address"
+        raise ResourceError([Fault("workers", found, f"this machine's {num_cores} cores", fix)])
 
 
 def _refuse_what_never_fits(config: Config, total: dict[str, float]) -> None:

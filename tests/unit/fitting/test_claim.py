@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diurnal.errors import EXIT_LEASED, LeaseHeld
+from diurnal.errors import EXIT_LEASED, ConfigError, LeaseHeld
 from diurnal.train.claim import exclusive, next_attempt, record_attempt
 
 HOLD = """
@@ -33,6 +33,12 @@ def test_the_lock_names_its_holder_and_ends_with_its_process(tmp_path: Path) -> 
         holder.kill()
         holder.wait()
     with exclusive(str(tmp_path), "clicks"):
+        pass
+
+
+def test_a_storage_that_cannot_be_written_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "storage").write_text("a file")
+    with pytest.raises(ConfigError, match="can be written"), exclusive(str(tmp_path / "storage"), "clicks"):
         pass
 
 

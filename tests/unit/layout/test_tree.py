@@ -18,7 +18,7 @@ FOLDERS = (".ci", "dashboards", "datasets", "helm", "jobs", "platform", "tests")
 PACKAGE = ROOT / "platform" / "diurnal"
 FILE_LINES, FUNCTION_LINES = 400, 60
 
-_MACHINES = ("work", "farm", "root", "opt/pypi", "opt/wheels", "home/[a-z]+", "Users/[A-Za-z]+")
+_MACHINES = ("work", "root", "tmp", "home/[a-z]+", "Users/[A-Za-z]+")
 _HOSTS = ("pypi", "pythonhosted", "registry.npmjs", "deb.debian", "download.pytorch")
 MACHINE_PATH = re.compile(r"(?<![\w.$})/-])/(" + "|".join(_MACHINES) + ")/")
 REGISTRY = re.compile(r"\b(" + "|".join(map(re.escape, _HOSTS)) + r")\.org\b")
