@@ -87,7 +87,7 @@ class World:
     def write_day(self, index: int, num_rows: int, num_files: int = 2, change: Callable | None = None) -> str:
         """Writes day `index` and answers its id; `change` may spoil the columns, a dict of lists."""
         day = FIRST_DAY + timedelta(days=index)
-        rng = np.random.default_rng(index)
+        rng = np.random.default_rng(index + 1)
         user, item = rng.zipf(1.3, num_rows) % 400, rng.integers(0, 60, num_rows)
         price = rng.exponential(20.0, num_rows)
         logit = 1.2 * np.sin(user) + np.cos(item) - 0.03 * price
@@ -123,6 +123,12 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def new_world(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], World]:
+    """For worlds that several tests share."""
+    return lambda: World(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="module")

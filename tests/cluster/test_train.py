@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +40,7 @@ def weights_of(config: Config) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def runs_of(config: Config) -> dict[str, object]:
+def runs_of(config: Config) -> dict[str, Any]:
     """Runs by increment; `lineage` for the one above them."""
     from mlflow.tracking import MlflowClient
 
@@ -51,68 +54,119 @@ def runs_of(config: Config) -> dict[str, object]:
     return {run.data.tags.get(names.TAG_INCREMENT, "lineage"): run for run in runs}
 
 
-def test_days_are_scored_learned_committed_and_tracked_and_a_second_call_is_a_no_op(world) -> None:
-    days = [world.write_day(0, 400), world.write_day(1, 331), world.write_day(2, 60)]
-    config = world.config()
-    result = train(config, days[0], days[-1], quiet()).to_dict()
-    assert [(d["day"], d["rows"], d["version"]) for d in result["days"]] == [
-        (days[0], 400, 1),
-        (days[1], 331, 2),
-        (days[2], 60, 3),
+@dataclass(frozen=True)
+class Trained:
+    """Five days that were trained: three plain ones, one without rows, one of a single class."""
+
+    world: Any
+    config: Config
+    days: list[str]
+    result: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def trained(ray_cluster: None, new_world: Callable[[], Any]) -> Trained:
+    world = new_world()
+    days = [
+        world.write_day(0, 400),
+        world.write_day(1, 331),
+        world.write_day(2, 60),
+        world.write_day(3, 0, num_files=1),
+        world.write_day(4, 50, change=lambda c: c.update(label=[0] * 50)),
     ]
+    config = world.config()
+    return Trained(world, config, days, train(config, days[0], days[-1], quiet()).to_dict())
+
+
+def test_days_are_scored_learned_committed_and_tracked(trained: Trained) -> None:
+    days, result = trained.days, trained.result
+    rows = [400, 331, 60, 0, 50]
+    assert [(d["day"], d["rows"], d["version"]) for d in result["days"]] == list(
+        zip(days, rows, range(1, 6), strict=True)
+    )
     assert result["days"][0]["evaluated"] is None, "no version before the first"
     for day in result["days"][1:]:
         assert day["evaluated"]["report"]["rows"] == day["learned"]["report"]["rows"] == day["rows"]
-    assert all(0 < d["progressive_ne"] < 2 and math.isfinite(d["running_rate_ne"]) for d in result["days"])
+    assert all(0 < d["progressive_ne"] < 2 and math.isfinite(d["running_rate_ne"]) for d in result["days"][:3])
     assert result["tracking"]["dropped"] == 0
     assert result["timeline"]["first_step_s"] > result["timeline"]["imported_s"] > 0
-    versions = Store(config.storage, config.name).versions()
-    assert [(v.number, v.manifest().lineage.increment, v.manifest().lineage.parent) for v in versions] == [
-        (1, days[0], None),
-        (2, days[1], 1),
-        (3, days[2], 2),
+    lineages = [v.manifest().lineage for v in Store(trained.config.storage, trained.config.name).versions()]
+    assert [(x.number, x.increment, x.parent) for x in lineages] == [
+        (number, day, number - 1 or None) for number, day in enumerate(days, start=1)
     ]
     assert json.loads(json.dumps(result, allow_nan=False))["days"][2]["version"] == 3
 
-    runs = runs_of(config)
+    runs = runs_of(trained.config)
     assert set(runs) == {"lineage", *days}
-    assert {runs[day].info.status for day in days} == {"FINISHED"}  # pyright: ignore[reportAttributeAccessIssue]
+    assert {runs[day].info.status for day in days} == {"FINISHED"}
 
+
+def test_an_empty_day_and_a_day_of_one_class_have_undefined_numbers(trained: Trained) -> None:
+    """Lightning-AI/torchmetrics#2494: undefined is neither 0 nor 0.5, in no store either."""
+    for day in trained.result["days"][3:]:
+        assert day["ne"] is None
+        assert day["auc"] is None
+        assert day["learned"]["report"]["reason"]
+    metrics = runs_of(trained.config)[trained.days[4]].data.metrics
+    assert metrics["progressive/rows"] == 50
+    assert not {"progressive/ne", "progressive/auc", "eval/ne", "eval/auc"} & metrics.keys()
+
+
+def test_evaluate_scores_a_day_with_a_frozen_version_and_writes_nothing(trained: Trained) -> None:
+    before = sorted(Path(trained.config.storage).rglob("*"))
+    scored = evaluate(trained.config, 1, trained.days[1], quiet()).to_dict()["days"][0]
+    for name in ("ne", "auc"):
+        assert scored[name] == pytest.approx(trained.result["days"][1][name], abs=1e-9)
+    assert scored["version"] is None
+    assert sorted(Path(trained.config.storage).rglob("*")) == before
+
+
+def test_a_trained_day_is_a_no_op_and_days_out_of_order_or_changed_are_refused(trained: Trained) -> None:
+    world, config, days = trained.world, trained.config, trained.days
     again = train(config, days[0], days[-1], quiet())
     assert (again.outcomes, again.already) == ((), tuple(days))
-    assert len(Store(config.storage, config.name).versions()) == 3
+    early = world.write_day(-1, 60)
+    with pytest.raises(DataError, match=f"later than {days[-1]}"):
+        train(config, early, None, quiet())
+    extra = world.root / "days" / f"dt={days[1]}" / "part-9.parquet"
+    extra.write_bytes((extra.parent / "part-0.parquet").read_bytes())
+    with pytest.raises(DataError, match="differ from those that version 2 was trained on"):
+        train(config, days[1], None, quiet())
+    assert len(Store(config.storage, config.name).versions()) == 5
 
 
-def test_one_two_and_three_workers_give_the_same_numbers_and_the_same_model(world) -> None:
-    """A day of 11 rows and one of 1 row too: each is scored whole at any world size (ray-project/ray#63285)."""
+def test_any_number_of_workers_gives_the_same_model_and_the_same_number_the_same_bits(world) -> None:
+    """A day of 11 rows and one of 1 row too: each is scored whole at any world size (ray-project/ray#63285).
+
+    The last run repeats the one of two workers under a tracking server that takes connections and never answers
+    (radixark/miles#2571): it ends in bounded time, says what was dropped, and its model is the same to the bit.
+    """
     days = [world.write_day(0, 400), world.write_day(1, 11), world.write_day(2, 1)]
-    results: dict[int, Result] = {}
-    tensors: dict[int, dict[str, torch.Tensor]] = {}
-    for num_workers in (1, 2, 3):
-        config = world.config(f"workers.max={num_workers}", f"name='w{num_workers}'", "tracking.enabled=false")
-        results[num_workers] = train(config, days[0], days[-1], quiet())
-        tensors[num_workers] = weights_of(config)
-    alone = results[1].to_dict()["days"]
+    runs: dict[str, tuple[Result, dict[str, torch.Tensor]]] = {}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent = f"tracking.uri='http://127.0.0.1:{server.getsockname()[1]}'"
+        for name, num_workers, tracking in (
+            ("one", 1, ["tracking.enabled=false"]),
+            ("two", 2, ["tracking.enabled=false"]),
+            ("three", 3, ["tracking.enabled=false"]),
+            ("again", 2, [silent, "tracking.timeout_s=3.0", "tracking.every_steps=1"]),
+        ):
+            config = world.config(f"name='{name}'", f"workers.max={num_workers}", *tracking)
+            runs[name] = train(config, days[0], days[-1], quiet()), weights_of(config)
+    alone, weights = runs["one"][0].to_dict()["days"], runs["one"][1]
     assert [d["evaluated"]["report"]["rows"] for d in alone[1:]] == [11, 1]
     assert alone[2]["ne"] is None, "one row has one class"
-    for num_workers in (2, 3):
-        for mine, other in zip(results[num_workers].to_dict()["days"], alone, strict=True):
+    for result, others in (runs["two"], runs["three"]):
+        for mine, other in zip(result.to_dict()["days"], alone, strict=True):
             for name in ("auc", "ne", "progressive_auc", "progressive_ne", "calibration"):
                 assert mine[name] == pytest.approx(other[name], abs=1e-6), name
-        for name, tensor in tensors[1].items():
-            torch.testing.assert_close(tensors[num_workers][name], tensor, atol=1e-5, rtol=1e-4)
-
-
-def test_the_same_seed_and_data_give_the_same_model_to_the_bit(world) -> None:
-    days = [world.write_day(0, 400), world.write_day(1, 130)]
-    models = []
-    for name in ("first", "second"):
-        config = world.config(f"name='{name}'", "tracking.enabled=false")
-        train(config, days[0], days[-1], quiet())
-        models.append(weights_of(config))
-    assert models[0].keys() == models[1].keys()
-    for name, tensor in models[0].items():
-        assert torch.equal(tensor, models[1][name]), name
+        for name, tensor in weights.items():
+            torch.testing.assert_close(others[name], tensor, atol=1e-5, rtol=1e-4)
+    report = runs["again"][0].tracking
+    assert report is not None
+    assert (report.dropped > 0, bool(report.reason)) == (True, True)
+    for name, tensor in runs["two"][1].items():
+        assert torch.equal(tensor, runs["again"][1][name]), name
 
 
 def test_a_day_that_cannot_be_learned_commits_nothing_keeps_what_was_and_ends_as_failed(world) -> None:
@@ -124,8 +178,8 @@ def test_a_day_that_cannot_be_learned_commits_nothing_keeps_what_was_and_ends_as
         train(config, good, bad, quiet())
     assert [v.manifest().lineage.increment for v in Store(config.storage, config.name).versions()] == [good]
     runs = runs_of(config)
-    assert runs[good].info.status == "FINISHED"  # pyright: ignore[reportAttributeAccessIssue]
-    assert runs[bad].info.status == "FAILED"  # pyright: ignore[reportAttributeAccessIssue]
+    assert runs[good].info.status == "FINISHED"
+    assert runs[bad].info.status == "FAILED"
 
 
 def test_a_value_that_breaks_the_contract_is_reported_as_it_is_and_the_retry_finds_its_run(world) -> None:
@@ -146,68 +200,11 @@ def test_a_value_that_breaks_the_contract_is_reported_as_it_is_and_the_retry_fin
     assert result.outcomes[0].version == 2
     runs = runs_of(config)
     assert set(runs) == {"lineage", good, bad}
-    tags = runs[bad].data.tags  # pyright: ignore[reportAttributeAccessIssue]
+    tags = runs[bad].data.tags
     assert (tags[names.TAG_ATTEMPT], tags[names.TAG_VERSION]) == ("2", "2")
-
-
-def test_evaluate_scores_a_day_with_a_frozen_version_and_writes_nothing(world) -> None:
-    days = [world.write_day(0, 400), world.write_day(1, 331)]
-    config = world.config("tracking.enabled=false")
-    trained = train(config, days[0], days[1], quiet()).to_dict()["days"]
-    before = sorted(Path(config.storage).rglob("*"))
-    scored = evaluate(config, 1, days[1], quiet()).to_dict()["days"]
-    assert scored[0]["ne"] == pytest.approx(trained[1]["ne"], abs=1e-9)
-    assert scored[0]["auc"] == pytest.approx(trained[1]["auc"], abs=1e-9)
-    assert scored[0]["version"] is None
-    assert sorted(Path(config.storage).rglob("*")) == before
-
-
-def test_an_empty_day_and_a_day_of_one_class_are_committed_with_undefined_numbers(world) -> None:
-    """Lightning-AI/torchmetrics#2494: undefined is neither 0 nor 0.5, in no store either."""
-    days = [
-        world.write_day(0, 200),
-        world.write_day(1, 0, num_files=1),
-        world.write_day(2, 50, change=lambda c: c.update(label=[0] * 50)),
-    ]
-    config = world.config()
-    result = train(config, days[0], days[-1], quiet()).to_dict()["days"]
-    assert [d["version"] for d in result] == [1, 2, 3]
-    for day in result[1:]:
-        assert day["ne"] is None
-        assert day["auc"] is None
-        assert day["learned"]["report"]["reason"]
-    run = runs_of(config)[days[2]]
-    metrics = run.data.metrics  # pyright: ignore[reportAttributeAccessIssue]
-    assert metrics["progressive/rows"] == 50
-    assert not {"progressive/ne", "progressive/auc", "eval/ne", "eval/auc"} & metrics.keys()
-
-
-def test_a_tracking_server_that_never_answers_costs_telemetry_and_nothing_else(world) -> None:
-    """radixark/miles#2571: the run ends and commits in bounded time, and says what was dropped."""
-    day = world.write_day(0, 400)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        uri = f"http://127.0.0.1:{server.getsockname()[1]}"
-        config = world.config(f"tracking.uri='{uri}'", "tracking.timeout_s=3.0", "tracking.every_steps=1")
-        result = train(config, day, None, quiet())
-    assert result.outcomes[0].version == 1
-    assert result.tracking is not None
-    assert result.tracking.dropped > 0
-    assert result.tracking.reason
 
 
 def test_more_than_the_cluster_has_is_refused_with_the_numbers(world) -> None:
     world.write_day(0, 60)
     with pytest.raises(ResourceError, match=r"16 CPUs.*(?s:.)*6 CPUs"):
         train(world.config("workers.cpus=7"), "2026-01-01", None, quiet())
-
-
-def test_days_out_of_order_and_days_that_changed_are_refused(world) -> None:
-    days = [world.write_day(0, 60), world.write_day(1, 60)]
-    config = world.config("tracking.enabled=false")
-    train(config, days[1], None, quiet())
-    with pytest.raises(DataError, match="later than 2026-01-02"):
-        train(config, days[0], None, quiet())
-    extra = world.root / "days" / f"dt={days[1]}" / "part-9.parquet"
-    extra.write_bytes((extra.parent / "part-0.parquet").read_bytes())
-    with pytest.raises(DataError, match="differ from those that version 1 was trained on"):
-        train(config, days[1], None, quiet())
