@@ -33,3 +33,12 @@ def evaluate(number: int, day: str, files: tuple[str, ...], overrides: tuple[str
     result = run(load_config(files, overrides), number, day)
     if as_json:
         print_json(result.to_dict())
+        return
+    for outcome in result.outcomes:
+        report = (outcome.evaluated or {})["report"]
+        click.echo(f"{outcome.increment}, scored by version {number}")
+        for name in ("rows", "ne", "log_loss", "auc", "auc_error", "calibration", "base_rate", "nonfinite_rows"):
+            value = report[name]
+            click.echo(f"  {name:15}{'undefined' if value is None else f'{value:,.6g}'}")
+        if report["reason"]:
+            click.echo(f"  {report['reason']}")
