@@ -6,6 +6,8 @@ Null, negative and unknown ids, and empty strings, are no id; they are counted a
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pyarrow as pa
 
@@ -67,15 +69,15 @@ def _positions(found: list[Found], names: tuple[str, ...], first: int) -> dict[i
 
 def _labels(rows: pa.RecordBatch, name: str) -> np.ndarray:
     y, null = _required_numbers(rows, name)
-    bad = (y * (y - 1)) != 0  # NaN is unequal to 0 too
-    _refuse_if(bad, y, null, f"column {name} (label)", "every label is 0 or 1")
+    good = (y == 0) | (y == 1)
+    _refuse_others(good, y, null, f"column {name} (label)", "every label is 0 or 1")
     return y.astype(np.float32, copy=False)
 
 
 def _weights(rows: pa.RecordBatch, name: str) -> np.ndarray:
     w, null = _required_numbers(rows, name)
-    bad = ~((w >= 0) & (w <= np.finfo(np.float32).max))
-    _refuse_if(bad, w, null, f"column {name} (weight)", "every weight is finite and not negative")
+    good = (w >= 0) & (w <= np.finfo(np.float32).max)
+    _refuse_others(good, w, null, f"column {name} (weight)", "every weight is finite and not negative")
     return w.astype(np.float32, copy=False)
 
 
@@ -91,14 +93,14 @@ def _required_numbers(rows: pa.RecordBatch, name: str) -> tuple[np.ndarray, np.n
     return read_numbers(chunk)
 
 
-def _refuse_if(bad: np.ndarray, values: np.ndarray, null: np.ndarray | None, where: str, must: str) -> None:
+def _refuse_others(good: np.ndarray, values: np.ndarray, null: np.ndarray | None, where: str, must: str) -> None:
     if null is not None:
-        bad |= null
-    if not bad.any():
+        good &= ~null
+    if good.all():
         return
-    first = int(np.argmax(bad))
+    first = int(np.argmin(good))
     value = "null" if null is not None and null[first] else f"{values[first]:g}"
-    found = f"{value} (such are {np.count_nonzero(bad)} of {len(bad)} rows)"
+    found = f"{value} (such are {np.count_nonzero(~good)} of {len(good)} rows)"
     raise DataError([Fault(where, found, must, "write these rows again, or leave them out")])
 
 
@@ -120,7 +122,7 @@ def _dense(rows: pa.RecordBatch, schema: Schema) -> tuple[np.ndarray, list[Found
         _transform(x, feature)
         if x is not out:
             out[:] = x
-        if not np.isfinite(np.add.reduce(out)):  # a sum may overflow: then it is for the rows to say
+        if not math.isfinite(np.add.reduce(out)):  # a sum may overflow: then it is for the rows to say
             nonfinite = ~np.isfinite(out)
             found[index]["nonfinite"] = nonfinite
             if feature.nonfinite == "fill":

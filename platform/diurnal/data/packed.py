@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
 
 import numpy as np
@@ -102,10 +102,14 @@ def read_block(block: pa.Table) -> Iterator[PackedBatch]:
     Raises:
         Exception: the one that a row carries in the place of a batch.
     """
-    for batch, error in zip(block["batch"], block["error"], strict=True):
-        if error.is_valid:
-            raise pickle.loads(error.as_py())
-        yield PackedBatch.from_buffer(np.frombuffer(batch.as_buffer(), np.uint8))
+    for rows in block.to_batches():
+        batches, errors = rows.columns
+        _, offsets, data = batches.buffers()  # to ask for a value would copy it
+        stops = np.frombuffer(offsets, np.int64, len(batches) + 1, batches.offset * 8)
+        for error, (start, stop) in zip(errors, pairwise(stops), strict=True):
+            if error.is_valid:
+                raise pickle.loads(error.as_py())
+            yield PackedBatch.from_buffer(np.frombuffer(data, np.uint8, stop - start, start))
 
 
 Layout = dict[str, tuple[int, np.dtype, tuple[int, ...]]]

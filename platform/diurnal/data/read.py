@@ -21,7 +21,7 @@ from diurnal.data.partitions import open_filesystem
 from diurnal.data.streams import LaneTask, ReadTask, RowRange, Window, permutation
 from diurnal.errors import DataError, DiurnalError, Fault
 
-_PIECE_ROWS = 16384
+_PIECE_ROWS = 8192
 """Rows decoded and encoded at a time: few enough for a core's cache, enough to forget what a call costs."""
 
 
@@ -98,14 +98,10 @@ def _shuffled(pieces: list[Piece], window: Window) -> Piece:
 
 
 def _window_pieces(window: Window, schema: Schema, filesystem: fs.FileSystem) -> Iterator[Piece]:
-    names = encoded_columns(schema)
-    strings = [f.source for f in schema.sparse if f.type == "string" and not f.many]
     for path, ranges in groupby(window.ranges, lambda rows: rows.path):
         try:
             with filesystem.open_input_file(path) as source:
-                file = pq.ParquetFile(source, read_dictionary=strings)
-                stored = set(file.schema_arrow.names)
-                yield from _file_pieces(file, list(ranges), [n for n in names if n in stored], schema)
+                yield from _file_pieces(source, list(ranges), schema)
         except (OSError, pa.ArrowException) as error:
             must, fix = "a file that can be read as it was planned", "write it again, or plan the increment anew"
             raise DataError([Fault(path, str(error), must, fix)]) from error
@@ -113,19 +109,46 @@ def _window_pieces(window: Window, schema: Schema, filesystem: fs.FileSystem) ->
             raise DataError([Fault(f"{path}: {f.where}", f.found, f.rule, f.fix) for f in error.faults]) from error
 
 
-def _file_pieces(file: pq.ParquetFile, ranges: Sequence[RowRange], names: list[str], schema: Schema) -> Iterator[Piece]:
+def _file_pieces(source: pa.NativeFile, ranges: Sequence[RowRange], schema: Schema) -> Iterator[Piece]:
     """Decodes row groups from their start, since Parquet has no way into the middle of one, and stops early."""
+    if source.size() != ranges[0].file_bytes:
+        raise OSError(f"{source.size()} bytes; there were {ranges[0].file_bytes} when it was planned")
+    footer = pq.read_metadata(source)
+    file = pq.ParquetFile(source, metadata=footer, read_dictionary=_string_leaves(footer, schema))
+    stored = set(footer.schema.to_arrow_schema().names)
+    names = [name for name in encoded_columns(schema) if name in stored]
+    for run in _runs(ranges, footer):
+        row_index = np.concatenate([np.arange(rows.first_row, rows.first_row + rows.num_rows) for rows in run])
+        skip, taken = run[0].start, 0
+        for batch in file.iter_batches(_PIECE_ROWS, [rows.row_group for rows in run], names, use_threads=False):
+            start = min(skip, batch.num_rows)
+            size = min(batch.num_rows - start, len(row_index) - taken)
+            skip -= start
+            if size:
+                yield Piece(encode(batch.slice(start, size), schema), row_index[taken : taken + size])
+            taken += size
+            if taken == len(row_index):
+                break
+
+
+def _string_leaves(footer: pq.FileMetaData, schema: Schema) -> list[str]:
+    """Paths of the Parquet columns whose strings are read as dictionaries, since only distinct values are hashed."""
+    strings = {f.source for f in schema.sparse if f.type == "string"}
+    leaves = [footer.schema.column(i) for i in range(footer.num_columns)]
+    return [
+        leaf.path
+        for leaf in leaves
+        if leaf.physical_type == "BYTE_ARRAY"
+        and any(leaf.path == name or leaf.path.startswith(f"{name}.") for name in strings)
+    ]
+
+
+def _runs(ranges: Sequence[RowRange], footer: pq.FileMetaData) -> Iterator[list[RowRange]]:
+    """Ranges that can be decoded in one go: all rows between the first one's start and the last one's stop."""
+    run: list[RowRange] = []
     for rows in ranges:
-        position = 0
-        if file.num_row_groups > rows.row_group:
-            for batch in file.iter_batches(_PIECE_ROWS, [rows.row_group], names, use_threads=False):
-                start, stop = max(rows.start - position, 0), min(rows.stop - position, batch.num_rows)
-                if start < stop:
-                    first = rows.first_row + position + start - rows.start
-                    encoded = encode(batch.slice(start, stop - start), schema)
-                    yield Piece(encoded, np.arange(first, first + stop - start))
-                position += batch.num_rows
-                if position >= rows.stop:
-                    break
-        if position < rows.stop:
-            raise OSError(f"row group {rows.row_group} has {position} rows now, {rows.stop} or more were planned")
+        if run and (rows.start > 0 or run[-1].stop < footer.row_group(run[-1].row_group).num_rows):
+            yield run
+            run = []
+        run.append(rows)
+    yield run

@@ -73,13 +73,13 @@ class BatchReader(Iterator[Batch]):
             start_step: first step.
             stop_step: the step before which it ends; the increment's end when None.
             read_cpus: CPUs that this rank's tasks may use at a time, beside the worker's own.
-            use_ray: True reads in Ray Data's tasks, False in a thread of this process; None in a thread when the
-                rank has no more than `INPROCESS_ROWS` rows to read, and through Ray otherwise.
+            use_ray: True reads in Ray Data's tasks, False in a thread of this process; None through Ray when this
+                process has joined a cluster and the rank has more than `INPROCESS_ROWS` rows to read.
             prefetch_batches: batches that wait here, ready, for the step that needs them.
         """
         tasks = plan.read_tasks(rank, world_size, start_step, stop_step)
         if use_ray is None:
-            use_ray = sum(lane.num_rows for task in tasks for lane in task.lanes) > INPROCESS_ROWS
+            use_ray = sum(lane.num_rows for task in tasks for lane in task.lanes) > INPROCESS_ROWS and _has_joined()
         self.uses_ray = use_ray and bool(tasks)
         self._what = f"{plan.increment_id}, rank {rank}"
         self._source = f"Ray Data with {read_cpus:g} CPUs" if self.uses_ray else "this process"
@@ -131,7 +131,8 @@ class BatchReader(Iterator[Batch]):
             try:
                 return self._queue.get(timeout=_WAIT_S)
             except queue.Empty:
-                assert self._thread.is_alive(), f"reading ended before step {self._next_step}"
+                is_reading = self._thread.is_alive() or not self._queue.empty()
+                assert is_reading, f"reading ended before step {self._next_step}"
                 _log.warning("%s: still waiting for step %d from %s", self._what, self._next_step, self._source)
 
     def _fill(self, packed: Generator[PackedBatch, None, None]) -> None:
@@ -152,6 +153,12 @@ class BatchReader(Iterator[Batch]):
             except queue.Full:
                 continue
         return False
+
+
+def _has_joined() -> bool:
+    import ray
+
+    return ray.is_initialized()
 
 
 def _in_process(tasks: Sequence[ReadTask], schema: Schema, dataset: str) -> Generator[PackedBatch, None, None]:

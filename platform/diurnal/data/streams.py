@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from diurnal.data.hashing import mix64
-from diurnal.data.partitions import Increment
+from diurnal.data.partitions import Increment, ParquetFile
 
 Order = Literal["file", "shuffled"]
 
@@ -35,6 +35,8 @@ class RowRange:
     """The atom of consumption: rows [start, stop) of one row group."""
 
     path: str
+    file_bytes: int
+    """Size of the file when it was planned: another one means that it was written anew."""
     row_group: int
     start: int
     stop: int
@@ -208,10 +210,10 @@ class StreamPlan:
         return LaneTask(stream, self.step_rows, tuple(windows))
 
     @cached_property
-    def _sequence(self) -> tuple[list[tuple[str, int]], np.ndarray, np.ndarray]:
+    def _sequence(self) -> tuple[list[tuple[ParquetFile, int]], np.ndarray, np.ndarray]:
         """The row groups that have rows, in the order of the plan: which they are, where each starts in the
         increment's file order, and where in the sequence (one more entry)."""
-        groups = [(f.path, i, rows) for f in self.increment.files for i, rows in enumerate(f.row_group_rows)]
+        groups = [(f, i, rows) for f in self.increment.files for i, rows in enumerate(f.row_group_rows)]
         rows = np.array([g[2] for g in groups], np.int64)
         first_rows = np.cumsum(rows) - rows
         chosen = np.flatnonzero(rows)
@@ -227,9 +229,9 @@ class StreamPlan:
         index = int(np.searchsorted(starts, start, side="right")) - 1
         while start < stop:
             begin, end = int(starts[index]), min(stop, int(starts[index + 1]))
-            path, group = groups[index]
+            file, group = groups[index]
             first_row = int(first_rows[index]) + start - begin
-            ranges.append(RowRange(path, group, start - begin, end - begin, first_row))
+            ranges.append(RowRange(file.path, file.size_bytes, group, start - begin, end - begin, first_row))
             start, index = end, index + 1
         return tuple(ranges)
 

@@ -211,6 +211,16 @@ def test_an_optional_column_may_be_missing_in_some_files(days: Any, make_schema:
     assert counts["dense/price/missing_column_rows"] == counts["sparse/user/missing_column_rows"] == 2
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_a_string_column_may_be_missing_or_null_throughout(days: Any, make_schema: MakeSchema, many: bool) -> None:
+    schema = make_schema(sparse=[{"name": "item", "type": "string", "many": many, "required": False}])
+    texts = [["x"]] if many else ["x"]
+    one = {"label": [0], "price": [1.0]}
+    days.write({"a.parquet": one, "b.parquet": {**one, "item": pa.nulls(1)}, "c.parquet": {**one, "item": texts}})
+    [batch] = days.batches(schema)
+    assert batch.lengths.tolist() == [[0, 0, 1, 0]]
+
+
 def test_string_dictionaries_of_a_large_row_group(days: Any, make_schema: MakeSchema) -> None:
     schema = make_schema(sparse=[{"name": "item", "type": "string"}, {"name": "tags", "type": "string", "many": True}])
     texts = [f"item {i % 700}" for i in range(20_000)]
@@ -251,7 +261,7 @@ def test_pages_cut_out_of_a_file_are_refused_with_its_name(days: Any, schema: Sc
         days.batches(schema)
 
 
-@pytest.mark.parametrize("rows", [0, 5, 19])
+@pytest.mark.parametrize("rows", [0, 5, 19, 21])
 def test_a_file_that_changed_after_it_was_planned_is_refused(
     days: Any, schema: Schema, read_rank: Any, rows: int
 ) -> None:

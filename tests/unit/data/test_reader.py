@@ -123,10 +123,11 @@ def test_two_readers_share_nothing(days: Any, schema: Schema) -> None:
     assert [batch.step for batch in second] == list(range(2, 10))
 
 
-def test_a_bad_value_is_raised_in_its_place(days: Any, make_schema: MakeSchema) -> None:
-    days.write({"a.parquet": {"label": [0] * 9 + [7], "price": [1.0] * 10, "user": [1] * 10}}, row_group_size=5)
+def test_a_bad_value_is_raised_when_its_rows_are_due(days: Any, make_schema: MakeSchema) -> None:
+    rows = 30_000
+    days.write({"a.parquet": {"label": [0] * (rows - 1) + [7], "price": [1.0] * rows, "user": [1] * rows}})
     schema = make_schema()
-    reader = BatchReader(days.plan(schema), schema, rank=0, world_size=1)
+    reader = BatchReader(days.plan(schema, batch_rows=1000), schema, rank=0, world_size=1)
     assert next(reader).step == 0
     with pytest.raises(DataError, match=r"a\.parquet: column label"):
         list(reader)
