@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +17,8 @@ from packaging.version import Version
 from diurnal import stack
 
 ROOT = Path(__file__).parents[3]
+SITE = sysconfig.get_path("purelib")
+"""What is installed, without the copies that Ray puts on the path when it is imported."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PINS = {
     canonicalize_name(name): Version(version)
@@ -55,7 +58,7 @@ def torchs_own() -> set[str]:
 
 
 def test_every_installed_distribution_is_pinned():
-    installed = {canonicalize_name(d.name): d.version for d in metadata.distributions()}
+    installed = {canonicalize_name(d.name): d.version for d in metadata.distributions(path=[SITE])}
     cuda = {name for name in torchs_own() if CUDA.match(name)}
     loose = {
         name: found for name, found in installed.items() if name not in PINS and name not in cuda | BUILT_ELSEWHERE
@@ -79,7 +82,7 @@ def test_only_torch_brings_cuda_libraries():
     torchs = torchs_own()
     asking = {
         d.name: [name for name in needed_by(d) if CUDA.match(name)]
-        for d in metadata.distributions()
+        for d in metadata.distributions(path=[SITE])
         if canonicalize_name(d.name) not in torchs
     }
     assert {name: wanted for name, wanted in asking.items() if wanted} == {}
