@@ -19,9 +19,9 @@ PACKAGE = ROOT / "platform" / "diurnal"
 FILE_LINES, FUNCTION_LINES = 400, 60
 
 _MACHINES = ("work", "root", "tmp", "home/[a-z]+", "Users/[A-Za-z]+")
-_HOSTS = ("pypi", "pythonhosted", "registry.npmjs", "deb.debian", "download.pytorch")
 MACHINE_PATH = re.compile(r"(?<![\w.$})/-])/(" + "|".join(_MACHINES) + ")/")
-REGISTRY = re.compile(r"\b(" + "|".join(map(re.escape, _HOSTS)) + r")\.org\b")
+REGISTRY = re.compile(r"--(extra-)?index-url[ =]|--find-links[ =]|//[\w.-]+/(simple|packages|whl)/|//registry\.")
+"""Where a package comes from: an address of an index, or an option that names one."""
 
 
 def our_files() -> Iterator[Path]:
