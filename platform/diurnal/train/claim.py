@@ -27,11 +27,11 @@ def exclusive(storage: str, name: str) -> Iterator[None]:
     folder = Path(storage, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / "lock", "a+", encoding="utf-8")  # noqa: SIM115
+        (folder / "lock").touch()
     except OSError as error:
         fix = "correct storage, or its permissions"
         raise ConfigError([Fault("storage", str(error), "a folder that can be written", fix)]) from None
-    with file:
+    with open(folder / "lock", "a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

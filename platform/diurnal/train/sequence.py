@@ -48,13 +48,13 @@ class Sequence:
     def train(self) -> None:
         plans = [StreamPlan.from_json(fit.plan) for fit in self._spec.fits]
         with one_ahead(self._starts(plans)) as feeds:
-            for fit, plan in zip(self._spec.fits, plans, strict=True):
-                self._fit(fit, plan, feeds)
+            for index, (fit, plan) in enumerate(zip(self._spec.fits, plans, strict=True)):
+                self._fit(fit, plan, feeds, has_parent=self._has_parent(index))
 
     def evaluate(self) -> None:
         for fit in self._spec.fits:
             plan = StreamPlan.from_json(fit.plan)
-            self._tell("increment", plan.increment_id, rows=plan.num_rows, steps=plan.num_steps, passes=["score"])
+            self._tell("increment", plan.increment_id, rows=plan.num_rows)
             with self._learner.feed(plan) as feed:
                 done = score(self._learner, feed, plan.num_steps, self._on_step(plan, "score"))
             self._tell_totals("evaluated", plan.increment_id, add_up(self._learner, done, self._carried.running_rate))
@@ -68,12 +68,11 @@ class Sequence:
     def _has_parent(self, index: int) -> bool:
         return index > 0 or self._spec.parent is not None
 
-    def _fit(self, fit: Fit, plan: StreamPlan, feeds: Iterator[Feed]) -> None:
-        index, increment = self._spec.fits.index(fit), plan.increment_id
-        begun_s = time.perf_counter()
-        self._tell("increment", increment, rows=plan.num_rows, steps=plan.num_steps, number=fit.number)
+    def _fit(self, fit: Fit, plan: StreamPlan, feeds: Iterator[Feed], has_parent: bool) -> None:
+        increment, begun_s = plan.increment_id, time.perf_counter()
+        self._tell("increment", increment, rows=plan.num_rows)
         evaluated: Totals | None = None
-        if self._has_parent(index):
+        if has_parent:
             done = score(self._learner, next(feeds), plan.num_steps, self._on_step(plan, "score"))
             evaluated = add_up(self._learner, done, self._carried.running_rate)
             self._tell_totals("evaluated", increment, evaluated)
@@ -83,7 +82,7 @@ class Sequence:
         self._carried = self._carried.after(learned)
         committed = self._committer.commit(fit, plan, evaluated, learned, self._carried)
         increment_s = time.perf_counter() - begun_s
-        self._tell("committed", increment, increment_s=increment_s, rows=plan.num_rows, **committed)
+        self._tell("committed", increment, increment_s=increment_s, **committed)
 
     def _on_step(self, plan: StreamPlan, mode: str) -> Callable[[Pass, Batch], None]:
         last = {"rows": 0, "s": time.perf_counter(), "sums": torch.zeros(0)}

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from diurnal.data.partitions import Increment, ParquetFile
-from diurnal.data.streams import ReadTask, StreamPlan, permutation, plan_increment
+from diurnal.data.streams import Order, ReadTask, StreamPlan, permutation, plan_increment
 
 
 def increment(*files: list[int]) -> Increment:
@@ -140,9 +140,9 @@ def test_no_rows_no_steps() -> None:
 
 
 def test_order_follows_seed_and_increment() -> None:
-    def first_rows(seed: int, day: str, order: str = "shuffled") -> list[int]:
+    def first_rows(seed: int, day: str, order: Order = "shuffled") -> list[int]:
         day_of_rows = Increment(day, "", (ParquetFile("a", 1, (50,) * 40),), "")
-        plan = plan_increment(day_of_rows, batch_rows=100, num_streams=1, seed=seed, order=order, task_rows=200)  # type: ignore[arg-type]
+        plan = plan_increment(day_of_rows, batch_rows=100, num_streams=1, seed=seed, order=order, task_rows=200)
         return batches(plan, 0, 1)[0]
 
     orders = [first_rows(0, "2026-01-02"), first_rows(1, "2026-01-02"), first_rows(0, "2026-01-03"), list(range(100))]
