@@ -93,6 +93,13 @@ class LeaseHeld(DiurnalError):
     exit_code = EXIT_LEASED
 
 
+class LeaseLost(DiurnalError):
+    """This process trained a model that another one has taken over meanwhile: nothing of it counts from then on."""
+
+    title = "lease"
+    exit_code = EXIT_LEASED
+
+
 class TrainingError(DiurnalError):
     """Training cannot go on: too many steps were not finite, or weights are out of bounds."""
 

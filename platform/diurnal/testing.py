@@ -240,9 +240,10 @@ def _dump_error(error: BaseException, failed_at_s: float) -> bytes:
         return _dumps((False, stand_in, failed_at_s))
 
 
-def tiny_config(changes: dict[str, Any] | None = None) -> Config:
+def tiny_config(changes: dict[str, Any] | None = None, dim: int = 4) -> Config:
     """A model of some hundred weights that has what is delicate: bags with sum and mean pooling, a table that two
-    features share, tables of one row and of sizes that no world size divides. `changes` are merged in, key by key."""
+    features share, tables of one row and of sizes that no world size divides. `changes` are merged in, key by key.
+    Columns can be cut into ranges from `dim` 8 on."""
     settings: dict[str, Any] = {
         "name": "tiny",
         "seed": 7,
@@ -258,10 +259,10 @@ def tiny_config(changes: dict[str, Any] | None = None) -> Config:
                 {"name": "site"},
             ],
             "tables": [
-                {"name": "user", "rows": 50, "dim": 4},
-                {"name": "item", "rows": 10, "dim": 4},
-                {"name": "genres", "rows": 7, "dim": 4, "pooling": "mean"},
-                {"name": "site", "rows": 1, "dim": 4},
+                {"name": "user", "rows": 50, "dim": dim},
+                {"name": "item", "rows": 10, "dim": dim},
+                {"name": "genres", "rows": 7, "dim": dim, "pooling": "mean"},
+                {"name": "site", "rows": 1, "dim": dim},
             ],
         },
     }
@@ -347,7 +348,7 @@ def train_step(parallel: Parallel, batch: Batch) -> Tensor:
 
 
 def everything(parallel: Parallel) -> dict[str, Tensor]:
-    """All weights and moments, whole, on every rank: tables by name, `<table>/moment`, and parameters of the MLPs."""
+    """All weights and moments, whole, on every rank, named as `Twin.values` names them, and with its shapes."""
     names = [table.name for table in parallel.config.dataset.tables]
     whole = {name: parallel.gather_table(name) for name in names}
     if parallel.config.optim.sparse.kind != "sgd":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,8 +16,10 @@ from diurnal.data.encode import count_names
 from diurnal.errors import TrainingError
 from diurnal.model.twin import Twin
 from diurnal.testing import run_world, tiny_batch, tiny_config
-from diurnal.train.loop import Pass, learn, score
+from diurnal.train.loop import OnStep, Wishes, learn, score
+from diurnal.train.passes import Pass
 from diurnal.train.pipeline import Feed, one_ahead
+from diurnal.train.pulse import Pulse
 from diurnal.train.setup import Learner, build_learner
 from diurnal.train.totals import Totals, add_up
 
@@ -47,8 +48,13 @@ def batch_of(config: Config, seed: int, step: int, rank: int, world_size: int, r
     return replace(tiny_batch(config, seed, rank, world_size, rows), step=step, counts=counts)
 
 
-def nothing(_: Pass, __: Batch) -> None:
-    return None
+def nothing(_: Pass, __: Batch, ___: Wishes) -> bool:
+    return True
+
+
+def learn_all(learner: Learner, batches: list[Batch], on_step: OnStep = nothing) -> Pass:
+    done = Pass.new(learner, len(batches))
+    return learn(learner, Feed(Batches(batches), CPU), done, Pulse(), Wishes, on_step)
 
 
 def learn_steps(
@@ -56,7 +62,7 @@ def learn_steps(
 ) -> tuple[Totals, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     learner = build_learner(config, CPU)
     batches = [batch_of(config, step, step, rank, world_size, n) for step, n in enumerate(rows)]
-    done = learn(learner, Feed(Batches(batches), CPU), len(rows), nothing)
+    done = learn_all(learner, batches)
     tables = {table.name: learner.parallel.gather_table(table.name) for table in config.dataset.tables}
     dense = {name: parameter.detach() for name, parameter in learner.parallel.dense_params.items()}
     return add_up(learner, done), tables, dense
@@ -95,10 +101,11 @@ def skip_poison(rank: int, world_size: int, config: Config, poison: float) -> di
         batches[2].dense[0, 0] = poison
     snapshots: list[dict[str, torch.Tensor]] = []
 
-    def remember(_: Pass, batch: Batch) -> None:
+    def remember(*_: Any) -> bool:
         snapshots.append({t.name: learner.parallel.gather_table(t.name) for t in config.dataset.tables})
+        return True
 
-    done = learn(learner, Feed(Batches(batches), CPU), 4, remember)
+    done = learn_all(learner, batches, remember)
     totals = add_up(learner, done)
     return {"totals": totals, "snapshots": snapshots}
 
@@ -124,7 +131,7 @@ def skip_too_often(rank: int, world_size: int, config: Config) -> str:
     for batch in batches:
         batch.dense[0, 0] = float("nan") if rank == 1 else 0.0
     try:
-        learn(learner, Feed(Batches(batches), CPU), 4, nothing)
+        learn_all(learner, batches)
     except TrainingError as error:
         return str(error)
     return "went on"
@@ -140,7 +147,12 @@ def rates(rank: int, world_size: int, config: Config) -> list[dict[str, float]]:
     learner = build_learner(config, CPU)
     seen: list[dict[str, float]] = []
     batches = [batch_of(config, step, step, rank, world_size) for step in range(12)]
-    learn(learner, Feed(Batches(batches), CPU), 12, lambda *_: seen.append(dict(learner.parallel.lr)))
+
+    def remember(*_: Any) -> bool:
+        seen.append(dict(learner.parallel.lr))
+        return True
+
+    learn_all(learner, batches, remember)
     return seen
 
 
@@ -159,21 +171,19 @@ def passes(rank: int, world_size: int, config: Config) -> list[tuple[str, int, b
     last = {"user": learner.parallel.gather_table("user")}
 
     def record(mode: str):
-        def on_step(_: Pass, batch: Batch) -> None:
+        def on_step(_: Pass, batch: Batch, __: Wishes) -> bool:
             now = learner.parallel.gather_table("user")
             events.append((mode, int(batch.row_index[0]), not torch.equal(now, last["user"])))
             last["user"] = now
-            if mode == "score" and len([e for e in events if e[0] == "score"]) == 3:
-                raise StopIteration
+            return mode == "learn" or len([e for e in events if e[0] == "score"]) < 3
 
         return on_step
 
     sources = [Batches(tagged(learner, first, n)) for first, n in ((0, 6), (100, 10), (200, 4))]
     with one_ahead(iter([lambda s=s: Feed(s, CPU) for s in sources])) as feeds:
-        learn(learner, next(feeds), 6, record("learn"))
-        with contextlib.suppress(StopIteration):
-            score(learner, next(feeds), 10, record("score"))
-        learn(learner, next(feeds), 4, record("learn"))
+        learn(learner, next(feeds), Pass.new(learner, 6), Pulse(), Wishes, record("learn"))
+        score(learner, next(feeds), Pass.new(learner, 10), Pulse(), record("score"))
+        learn(learner, next(feeds), Pass.new(learner, 4), Pulse(), Wishes, record("learn"))
     assert all(source.is_closed for source in sources)
     return events
 

@@ -24,6 +24,13 @@ PLACEMENTS = {
 }
 OPTIMIZERS = {"sgd": "sgd", "adagrad": "adam", "rowwise_adagrad": "adagrad"}
 """Sparse to dense."""
+CUT = {
+    "column_wise": {"default": "column_wise"},
+    "mixed": {"placement": {"user": "column_wise", "item": "row_wise", "genres": "column_wise", "site": "table_wise"}},
+}
+"""Placements that cut columns: by them row-wise AdaGrad becomes another function."""
+DIM, NUM_RANGES = 24, {1: 2, 2: 2, 3: 3}
+"""Ranges of columns at each world size, which are as many as there are workers at most."""
 NUM_ROWS = [12, 12, 7, 1, 12]
 """Real rows of each step's global batch of 12: with one row, ranks are without any."""
 
@@ -35,13 +42,12 @@ def configure(placement: str, sparse: str) -> Config:
 
 @cache
 def twin_after_training(sparse: str) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-    twin = Twin(configure("auto", sparse))
-    logits = [
-        twin.train_step(tiny_batch(twin.config, step, num_rows=rows))[:rows] for step, rows in enumerate(NUM_ROWS)
-    ]
-    moments = {f"{name}/moment": moment for name, moment in twin.moments.items()}
-    slots = {f"{name}/{slot}": value for name, state in twin.dense_state.items() for slot, value in state.items()}
-    return logits, {name: v.detach() for name, v in {**twin.tables, **moments, **twin.dense, **slots}.items()}
+    return after_training(Twin(configure("auto", sparse)))
+
+
+def after_training(twin: Twin) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    batches = [(tiny_batch(twin.config, step, num_rows=rows), rows) for step, rows in enumerate(NUM_ROWS)]
+    return [twin.train_step(batch)[:rows] for batch, rows in batches], twin.values()
 
 
 def train(
@@ -66,16 +72,46 @@ def test_every_world_size_and_placement_trains_the_twins_model(placement: str, w
     """meta-pytorch/torchrec#2251, and #4638 for ranks without rows."""
     by_rank = run_world(train, world_size, [configure(placement, sparse) for sparse in OPTIMIZERS])
     for index, sparse in enumerate(OPTIMIZERS):
-        expected_logits, expected_state = twin_after_training(sparse)
-        for step, (rows, expected) in enumerate(zip(NUM_ROWS, expected_logits, strict=True)):
-            logits = in_order([answers[index][0][step] for answers in by_rank], rows)
-            torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-6)
-        for answers in by_rank:
-            state = answers[index][1]
-            for name, expected in expected_state.items():
-                torch.testing.assert_close(
-                    state[name], expected, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
-                )
+        assert_the_twins([answers[index] for answers in by_rank], twin_after_training(sparse))
+
+
+def assert_the_twins(
+    by_rank: list[tuple[list[torch.Tensor], dict[str, torch.Tensor]]],
+    expected: tuple[list[torch.Tensor], dict[str, torch.Tensor]],
+) -> None:
+    for step, (rows, logits) in enumerate(zip(NUM_ROWS, expected[0], strict=True)):
+        found = in_order([shares[step] for shares, _ in by_rank], rows)
+        torch.testing.assert_close(found, logits, rtol=1e-5, atol=1e-6)
+    for _, state in by_rank:
+        for name, value in expected[1].items():
+            torch.testing.assert_close(state[name], value, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def configure_cut(placement: str, sparse: str, world_size: int) -> Config:
+    optim = {"sparse": {"kind": sparse, "lr": 0.1}, "dense": {"kind": OPTIMIZERS[sparse]}}
+    workers = {"max": NUM_RANGES[world_size]}
+    return tiny_config({"optim": optim, "sharding": CUT[placement], "workers": workers}, dim=DIM)
+
+
+@cache
+def cut_twin_after_training(
+    placement: str, sparse: str, num_ranges: int
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    cut = ("user", "genres") if placement == "mixed" else ("user", "item", "genres", "site")
+    twin = Twin(configure_cut(placement, sparse, 1), num_column_ranges=dict.fromkeys(cut, num_ranges))
+    return after_training(twin)
+
+
+@pytest.mark.parametrize("world_size", NUM_RANGES)
+@pytest.mark.parametrize("placement", CUT)
+def test_every_range_of_columns_is_trained_as_a_table_of_its_own(placement: str, world_size: int) -> None:
+    configs = [configure_cut(placement, sparse, world_size) for sparse in OPTIMIZERS]
+    by_rank = run_world(train, world_size, configs)
+    for index, sparse in enumerate(OPTIMIZERS):
+        expected = cut_twin_after_training(placement, sparse, NUM_RANGES[world_size])
+        assert_the_twins([answers[index] for answers in by_rank], expected)
+    user_moments = by_rank[0][list(OPTIMIZERS).index("rowwise_adagrad")][1]["user/moment"]
+    assert user_moments.shape == (50, NUM_RANGES[world_size])
 
 
 def start(rank: int, world_size: int, configs: list[Config]) -> list[dict[str, torch.Tensor]]:
@@ -84,13 +120,13 @@ def start(rank: int, world_size: int, configs: list[Config]) -> list[dict[str, t
 
 def test_starting_values_depend_on_neither_world_size_nor_placement() -> None:
     configs = [configure(placement, "rowwise_adagrad") for placement in ("row_wise", "mixed", "mixed_otherwise")]
-    twin = Twin(configs[0])
-    expected = {**twin.tables, **twin.dense}
+    configs += [configure_cut(placement, "rowwise_adagrad", 2) for placement in CUT]
+    twins = [Twin(config) for config in configs]
     for world_size in (1, 2, 3):
         for states in run_world(start, world_size, configs):
-            for state in states:
-                assert all(torch.equal(state[name], value) for name, value in expected.items())
-    rows = twin.tables["user"].detach()
+            for state, twin in zip(states, twins, strict=True):
+                assert all(torch.equal(state[name], value) for name, value in {**twin.tables, **twin.dense}.items())
+    rows = twins[0].tables["user"].detach()
     assert len(torch.unique(rows, dim=0)) == len(rows), "no two rows start alike"
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
 import torch.distributed as dist
 
 from diurnal.checkpoint.compatibility import Compatibility, compare
 from diurnal.checkpoint.manifest import Manifest
+from diurnal.checkpoint.save import PROGRESS
 from diurnal.checkpoint.state import MODEL, OPTIMIZER, RANDOM, TrainState
 from diurnal.checkpoint.store import Store, Version
 from diurnal.checkpoint.tensors import Folder
@@ -37,6 +39,29 @@ def load(store: Store, version: Version, state: TrainState, *, reset_optimizer: 
     state.global_step = manifest.global_step
     state.read(folders, manifest.contract)
     return compatibility
+
+
+def load_progress(
+    store: Store, version: Version, state: TrainState
+) -> tuple[dict[str, torch.Tensor], list[dict[str, torch.Tensor]]]:
+    """What the ranks that made a resume point had added up inside the increment. A collective call.
+
+    Returns:
+        By name: what rank 0 had; and what each of the ranks had that this rank stands for now. Over all ranks of now,
+        each rank of then is there once.
+
+    Raises:
+        CheckpointError: on all ranks, when it is damaged.
+    """
+    _verify(store, version, (PROGRESS,), state)
+    folder = Folder(version.directory / PROGRESS)
+    ranks = sorted({int(name.split("/")[0]) for name in folder.shapes})
+
+    def of(rank: int) -> dict[str, torch.Tensor]:
+        names = [name for name in folder.shapes if name.startswith(f"{rank}/")]
+        return {name.split("/", 1)[1]: tensor for name, tensor in folder.read_whole(names).items()}
+
+    return of(0), [of(rank) for rank in ranks if rank % state.world_size == state.rank]
 
 
 def _verify(store: Store, version: Version, sections: tuple[str, ...], state: TrainState) -> None:

@@ -28,7 +28,7 @@ class Position(Section):
 
 
 class Lineage(Section):
-    """What a version is made of, and from: what the caller of `save` knows."""
+    """What a commit is made of, and from: what the caller of `save` knows."""
 
     number: int
     """Of the version, from 1."""
@@ -38,7 +38,12 @@ class Lineage(Section):
     fingerprint: str
     """Of the increment's files."""
     attempt: int
+    token: int = 0
+    """Fencing token of the lease under which it was trained."""
     position: Position
+    recipe: dict[str, Any] = {}
+    """How the increment's rows were dealt into steps, as `data.streams` says it: a restart inside the increment goes on
+    with it, whatever the configuration says by then."""
     watermark_us: int | None = None
     """Newest event time that was learned, in microseconds since the epoch, UTC."""
     metrics: dict[str, Any] = {}

@@ -1,63 +1,202 @@
-"""Saving a version: every rank writes what it holds, then one of them commits."""
+"""Saving a commit: every rank writes what it holds, then one of them makes the commit record.
+
+What is saved is first copied to the host; the copy is written by a thread over a process group of its own, while
+training goes on.
+"""
 
 from __future__ import annotations
 
+import errno
+import shutil
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, cast
 
+import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from diurnal.checkpoint.manifest import Contract, Lineage, Manifest, Provenance, config_hash, schema_hash
 from diurnal.checkpoint.points import reached
-from diurnal.checkpoint.state import TrainState
+from diurnal.checkpoint.state import Sections, TrainState
 from diurnal.checkpoint.store import FileRecord, Store, Version
-from diurnal.checkpoint.tensors import write
+from diurnal.checkpoint.tensors import Named, write
+from diurnal.errors import CheckpointError, Fault
+from diurnal.sharding.parallel import Parallel
 from diurnal.stack import library_versions
 
 T = TypeVar("T")
 
+PROGRESS = "progress"
+"""Section of a resume point: what the pass over the increment has added up so far, `<rank>/<name>`."""
 
-def save(
-    store: Store, state: TrainState, lineage: Lineage, now: Callable[[], datetime] = lambda: datetime.now(UTC)
-) -> Version:
+RETRY_EVERY_S = 1.0
+
+Clock = Callable[[], datetime]
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that one rank has to write, as it was at one moment, in host memory of its own."""
+
+    sections: Sections
+    parallel: Parallel
+    global_step: int
+    hyperparameters: dict[str, dict[str, Any]]
+
+    @staticmethod
+    def of(state: TrainState, progress: dict[str, torch.Tensor] | None = None) -> Snapshot:
+        """
+        Args:
+            progress: what this rank has added up inside the increment, by name.
+        """
+        shares = {
+            section: {name: tensor.share(state.rank, state.world_size).copied() for name, tensor in tensors.items()}
+            for section, tensors in state.sections().items()
+        }
+        if progress is not None:
+            mine = {f"{state.rank}/{name}": Named.whole(tensor, is_replica=False) for name, tensor in progress.items()}
+            shares[PROGRESS] = {name: tensor.copied() for name, tensor in mine.items()}
+        return Snapshot(shares, state.parallel, state.global_step, state.parallel.hyperparameters())
+
+    @property
+    def num_bytes(self) -> int:
+        tensors = [tensor for section in self.sections.values() for tensor in section.values()]
+        return sum(part.tensor.nbytes for tensor in tensors for part in tensor.parts)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What became of a save."""
+
+    version: Version | None
+    """None: the storage failed, and a resume point is not worth waiting for."""
+    reason: str
+    """Why there is none; of a save that was tried again, why the first try failed."""
+    wait_s: float
+    """Training stood still for the save before this one."""
+    copy_s: float
+    """Training stood still for the copy."""
+    write_s: float
+
+
+def save(store: Store, state: TrainState, lineage: Lineage, now: Clock = _utc_now) -> Version:
     """Writes and commits a version. A collective call: no rank returns before the commit is on disk.
 
     A process that dies on the way leaves a folder that no reader takes for a version.
     """
-    rank, world_size = state.rank, state.world_size
-    directory = _on_first_rank(state, lambda: store.begin(lineage.number, lineage.attempt, state.global_step))
-    reached("checkpoint/before-shards", rank)
-    for section, tensors in state.sections().items():
-        shares = {name: tensor.share(rank, world_size) for name, tensor in tensors.items()}
-        write(directory / section, {name: share for name, share in shares.items() if share.parts}, state.group)
-    reached("checkpoint/before-commit", rank)
-    files, hyperparameters = _of_all_ranks(directory, state)
-    version = _on_first_rank(
-        state, lambda: store.commit(directory, describe(state, lineage, hyperparameters, now()), files)
-    )
-    reached("checkpoint/committed", rank)
-    return version
+    return _write(store, Snapshot.of(state), lineage, state.group, now)
+
+
+class Saver:
+    """Saves in the background, one commit at a time. Made and used by all ranks alike.
+
+    Args:
+        retry_s: how long a version is tried again while the storage fails.
+        on_saved: called on the first rank, by the thread that wrote, once the outcome is known.
+    """
+
+    def __init__(
+        self, store: Store, state: TrainState, retry_s: float, on_saved: Callable[[Lineage, Saved], None]
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._retry_s = retry_s
+        self._on_saved = on_saved
+        # Of its own, since the messages of two threads in one group would be taken for each other's.
+        self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def begin(self, lineage: Lineage, progress: dict[str, torch.Tensor] | None = None) -> None:
+        """Copies the state and starts to write it; waits first for a save that is still being written. A collective
+        call.
+
+        Raises:
+            what the save before has ended with.
+        """
+        asked_s = time.monotonic()
+        self.settle()
+        settled_s = time.monotonic()
+        snapshot = Snapshot.of(self._state, progress)
+        waits = settled_s - asked_s, time.monotonic() - settled_s
+        args = (snapshot, lineage, waits)
+        self._thread = threading.Thread(target=self._run, args=args, name="diurnal-save", daemon=True)
+        self._thread.start()
+
+    def settle(self) -> None:
+        """Waits until what was begun is committed, or given up.
+
+        Raises:
+            CheckpointError: on all ranks, when the storage did not take a version in time.
+        """
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.settle()
+
+    def _run(self, snapshot: Snapshot, lineage: Lineage, waits: tuple[float, float]) -> None:
+        try:
+            saved = self._save(snapshot, lineage, waits)
+            if self._state.rank == 0:
+                self._on_saved(lineage, saved)
+        except BaseException as error:
+            self._error = error
+
+    def _save(self, snapshot: Snapshot, lineage: Lineage, waits: tuple[float, float]) -> Saved:
+        begun_s, first_reason = time.monotonic(), ""
+        while True:
+            try:
+                version = _write(self._store, snapshot, lineage, self._group, _utc_now)
+                return Saved(version, first_reason, *waits, time.monotonic() - begun_s)
+            except (OSError, CheckpointException) as error:
+                # The same on all ranks, at the same point: what follows is decided alike.
+                reason = _why(error)
+            first_reason = first_reason or reason
+            if not lineage.position.is_final:
+                return Saved(None, reason, *waits, time.monotonic() - begun_s)
+            is_over = [time.monotonic() - begun_s > self._retry_s]
+            dist.broadcast_object_list(is_over, group=self._group, group_src=0)
+            if is_over[0]:
+                rule = f"the storage takes a version within checkpoint.retry_s = {self._retry_s:g} s"
+                fix = "make room, or mend the storage, and start the same command again"
+                raise CheckpointError([Fault(str(self._store.root), reason, rule, fix)])
+            time.sleep(RETRY_EVERY_S)
 
 
 def describe(
-    state: TrainState, lineage: Lineage, hyperparameters: dict[str, dict[str, Any]], now: datetime
+    snapshot: Snapshot, lineage: Lineage, hyperparameters: dict[str, dict[str, Any]], now: datetime
 ) -> Manifest:
-    """What the version of this state says about itself."""
-    parallel = state.parallel
-    config, report = parallel.config, parallel.plan.report
+    """What the commit of a snapshot says about itself."""
+    config, report = snapshot.parallel.config, snapshot.parallel.plan.report
     return Manifest(
         model=config.name,
         lineage=lineage,
-        global_step=state.global_step,
+        global_step=snapshot.global_step,
         contract=Contract.of(config),
         provenance=Provenance(
             schema_hash=schema_hash(config.dataset),
             config_hash=config_hash(config),
             config=config.model_dump(mode="json"),
             libraries=library_versions(),
-            world_size=state.world_size,
+            world_size=report.world_size,
             device=report.device,
             placement=dict(report.placement()),
             hyperparameters=hyperparameters,
@@ -66,27 +205,80 @@ def describe(
     )
 
 
-def _of_all_ranks(directory: Path, state: TrainState) -> tuple[dict[str, FileRecord], dict[str, dict[str, Any]]]:
+def _write(store: Store, snapshot: Snapshot, lineage: Lineage, group: dist.ProcessGroup | None, now: Clock) -> Version:
+    """Writes a snapshot and commits it. A collective call; an error of the storage on one rank is raised on all."""
+    rank = dist.get_rank(group)
+    _refuse_without_room(store, snapshot, group)
+    directory = _on_first_rank(group, lambda: store.begin(lineage.number, lineage.attempt, snapshot.global_step))
+    try:
+        reached("checkpoint/before-shards", rank)
+        for section, tensors in snapshot.sections.items():
+            write(directory / section, {name: share for name, share in tensors.items() if share.parts}, group)
+        reached("checkpoint/before-commit", rank)
+        files, hyperparameters = _of_all_ranks(directory, snapshot, group)
+        version = _on_first_rank(
+            group, lambda: store.commit(directory, describe(snapshot, lineage, hyperparameters, now()), files)
+        )
+    except (OSError, CheckpointException):
+        if rank == 0:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+    reached("checkpoint/committed", rank)
+    return version
+
+
+def _refuse_without_room(store: Store, snapshot: Snapshot, group: dist.ProcessGroup | None) -> None:
+    needed = torch.tensor([snapshot.num_bytes])
+    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    needed = needed.to(device)
+    dist.all_reduce(needed, group=group)
+
+    def look() -> None:
+        store.root.mkdir(parents=True, exist_ok=True)
+        free_bytes = shutil.disk_usage(store.root).free
+        if free_bytes < needed.item():
+            raise OSError(errno.ENOSPC, f"{needed.item():,} bytes are to be written, {free_bytes:,} are free")
+
+    _on_first_rank(group, look)
+
+
+def _of_all_ranks(
+    directory: Path, snapshot: Snapshot, group: dist.ProcessGroup | None
+) -> tuple[dict[str, FileRecord], dict[str, dict[str, Any]]]:
     """Checksums of all files, each computed by the rank that wrote it; and what the optimizers of all ranks use."""
-    patterns = [f"*/__{state.rank}_*", *(["*/.metadata"] if state.rank == 0 else [])]
-    paths = [path for pattern in patterns for path in directory.glob(pattern)]
-    mine = {path.relative_to(directory).as_posix(): FileRecord.of(path) for path in paths}
-    gathered: list[Any] = [None] * state.world_size
-    dist.all_gather_object(gathered, (mine, state.parallel.hyperparameters()), group=state.group)
+    rank = dist.get_rank(group)
+    patterns = [f"*/__{rank}_*", *(["*/.metadata"] if rank == 0 else [])]
+    mine: dict[str, FileRecord] | OSError
+    try:
+        paths = [path for pattern in patterns for path in directory.glob(pattern)]
+        mine = {path.relative_to(directory).as_posix(): FileRecord.of(path) for path in paths}
+    except OSError as error:
+        mine = error
+    gathered: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(gathered, (mine, snapshot.hyperparameters), group=group)
+    for files, _ in gathered:
+        if isinstance(files, OSError):
+            raise files
     files = {path: record for files, _ in gathered for path, record in files.items()}
     return files, {part: used for _, parts in gathered for part, used in parts.items()}
 
 
-def _on_first_rank(state: TrainState, action: Callable[[], T]) -> T:
+def _on_first_rank(group: dist.ProcessGroup | None, action: Callable[[], T]) -> T:
     """What the action answers on the first rank; its error is raised on all ranks, since none may wait for another."""
     answer: list[T | Exception | None] = [None]
-    if state.rank == 0:
+    if dist.get_rank(group) == 0:
         try:
             answer = [action()]
         except Exception as error:
             answer = [error]
-    dist.broadcast_object_list(answer, group=state.group, group_src=0)
+    dist.broadcast_object_list(answer, group=group, group_src=0)
     (value,) = answer
     if isinstance(value, Exception):
         raise value
     return value  # pyright: ignore[reportReturnType]
+
+
+def _why(error: OSError | CheckpointException) -> str:
+    """The first reason, in one line."""
+    cause: BaseException = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
+    return f"{type(cause).__name__}: {cause}".splitlines()[0]

@@ -4,7 +4,19 @@
     optimizer   tables/<table>/moment, dense/<parameter>/<slot>
     random      <rank>/cpu, and <rank>/cuda on GPUs
 
-Names of tensors that are trained say nothing of ranks or placements.
+Names of tensors that are trained say nothing of ranks or placements. Of one tensor the shape does: row-wise AdaGrad,
+
+    m += mean(g * g);   w -= lr * g / (sqrt(m) + eps)
+
+keeps one moment per row, (rows,), where a row is on one rank. Where columns are cut into k equal ranges, each is
+updated as a table of its own, and its moment is the mean over its own columns: (rows, k). A version is continued under
+another cut as follows. Let a saved range have the columns A_j and the moment m_j; the moment of a range with the
+columns B becomes the mean of squares over the columns that it covers, each of which stands with that of its range:
+
+    m = sum over j of |B & A_j| * m_j / |B|
+
+Ranges that are put together get what they would have had as one, had the gradients been the same. A range that is
+divided hands its moment to each of its parts: how the squares were spread over its columns is not known.
 """
 
 from __future__ import annotations
@@ -77,7 +89,12 @@ class TrainState:
         now = Contract.of(self.parallel.config)
         for section, wanted in self.wanted(saved).items():
             if section in folders:
-                _read(folders[section], wanted, saved, now)
+                folder = folders[section]
+                tables = {name for name in wanted if name.startswith("tables/")}
+                cut_otherwise = {name for name in tables if wanted[name].shape[1:] != folder.shapes[name][1:]}
+                _read(folder, {name: wanted[name] for name in wanted.keys() - cut_otherwise}, saved, now)
+                for name in cut_otherwise:
+                    _read_moment(folder, name, wanted[name], saved.tables[name.split("/")[1]].dim)
         if RANDOM in folders:
             self._continue_generators(folders[RANDOM])
 
@@ -116,3 +133,25 @@ def _read(folder: Folder, wanted: dict[str, Named], saved: Contract, now: Contra
         (target,) = wanted[name].parts
         target.tensor.zero_()
         target.tensor[:, [position[column] for column in old]] = as_saved[name].to(target.tensor.device)
+
+
+def _read_moment(folder: Folder, name: str, moment: Named, dim: int) -> None:
+    """Fills moments of a table that was cut into other ranges of columns, by the formula at the top of this file."""
+    saved_shape = folder.shapes[name]
+    num_saved, is_cut = saved_shape[0], len(saved_shape) > 1
+    saved_width, width = _columns_of_a_moment(saved_shape, dim), _columns_of_a_moment(moment.shape, dim)
+    for part in moment.parts:
+        first, start = part.offsets[0], width * sum(part.offsets[1:])
+        stop = start + width
+        target = part.tensor.view(-1)[: max(0, num_saved - first)]
+        mean, saved = torch.zeros_like(target), torch.empty_like(target)
+        for j in range(start // saved_width, -(-stop // saved_width)):
+            where = Part((first, j), saved.view(-1, 1)) if is_cut else Part((first,), saved)
+            folder.read({name: Named(saved_shape, [where])})
+            num_shared = min(stop, (j + 1) * saved_width) - max(start, j * saved_width)
+            mean += saved * (num_shared / width)
+        target.copy_(mean)
+
+
+def _columns_of_a_moment(shape: tuple[int, ...], dim: int) -> int:
+    return dim // shape[1] if len(shape) > 1 else dim

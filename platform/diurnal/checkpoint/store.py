@@ -1,11 +1,13 @@
-"""Where versions lie. This is the one place that knows paths.
+"""Where commits lie. This is the one place that knows paths.
 
     <storage>/<model>/versions/<number>/<attempt>-<step>/
         model/ optimizer/ random/     torch distributed checkpoints, one for each section
+        progress/                     of a resume point: what the pass over the increment has added up
         manifest.json
-        COMMIT                        files, sizes, checksums; written last: what has none is no version
+        COMMIT                        files, sizes, checksums; written last: what has none is no commit
 
-A folder is never written twice, so that whatever an attempt left behind can not become part of another.
+The last commit of an increment is a version; those before it, resume points, have its number too. A folder is never
+written twice, so that whatever an attempt left behind can not become part of another.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +48,7 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Version:
-    """A committed version."""
+    """A commit: a version, or a resume point on the way to it."""
 
     number: int
     directory: Path
@@ -71,14 +74,22 @@ class Version:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A folder that is not a version, and will never be read as one."""
+    """A folder that nothing will be read from."""
 
     directory: Path
     reason: str
 
+    @property
+    def number(self) -> int:
+        return _age(self.directory)[0]
+
+    @property
+    def attempt(self) -> int:
+        return _age(self.directory)[1]
+
 
 class Store:
-    """The versions of one model."""
+    """The commits of one model that are whole. Which of them count, the ledger says: see `History`."""
 
     def __init__(self, storage: str | Path, name: str) -> None:
         self.root = Path(storage, name, "versions")
@@ -114,10 +125,22 @@ class Store:
         _sync(directory)
         return Version(manifest.lineage.number, directory)
 
+    def commits(self) -> list[Version]:
+        """All whole commits, in the order in which they were begun."""
+        return [Version(number, path) for number, paths in sorted(self._committed().items()) for path in paths]
+
     def versions(self) -> list[Version]:
-        """Committed versions, by number. Of several commits of one number, the one of the latest attempt counts."""
-        newest = {number: committed[-1] for number, committed in self._committed().items()}
-        return [Version(number, newest[number]) for number in sorted(newest)]
+        """The whole versions, by number. Of several of one number, the one of the latest attempt counts."""
+        newest = (self._newest_version(number, paths) for number, paths in sorted(self._committed().items()))
+        return [version for version in newest if version is not None]
+
+    def at(self, path: str) -> Version:
+        """The commit in a folder below `versions/`."""
+        return Version(int(path.split("/")[0]), self.root / path)
+
+    def path_of(self, version: Version | Leftover) -> str:
+        """The inverse of `at`."""
+        return version.directory.relative_to(self.root).as_posix()
 
     def latest(self) -> Version | None:
         versions = self.versions()
@@ -150,16 +173,32 @@ class Store:
                 faults.append(Fault(str(version.directory / path), found, rule, fix))
         return faults
 
-    def leftovers(self) -> list[Leftover]:
-        """Folders of attempts that ended before their commit, or were overtaken by a later attempt."""
-        kept = {version.directory for version in self.versions()}
+    def leftovers(self, kept: Collection[Path] | None = None) -> list[Leftover]:
+        """Folders of attempts that ended before their commit, or were overtaken by a later commit.
+
+        Args:
+            kept: folders that count; when None, the versions, and the newest resume point after them.
+        """
+        if kept is None:
+            newest = [paths[-1] for paths in self._committed().values()]
+            finished = {version.number: version.directory for version in self.versions()}
+            kept = {finished.get(int(path.parent.name), path) for path in newest}
         found = []
         for directory in sorted(self.root.glob("*/*"), key=_age):
             if directory.is_dir() and directory not in kept:
                 is_whole = _read_commit(directory) is not None
-                reason = "overtaken by a later attempt" if is_whole else "never committed"
+                reason = "overtaken by a later commit" if is_whole else "never committed"
                 found.append(Leftover(directory, reason))
         return found
+
+    def remove(self, directory: Path) -> None:
+        """Deletes a folder; what is left when that is interrupted is no commit any more."""
+        (directory / COMMIT).unlink(missing_ok=True)
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def _newest_version(self, number: int, paths: list[Path]) -> Version | None:
+        versions = (Version(number, path) for path in reversed(paths))
+        return next((v for v in versions if v.manifest().lineage.position.is_final), None)
 
     def _committed(self) -> dict[int, list[Path]]:
         found: dict[int, list[Path]] = {}

@@ -5,7 +5,7 @@ A name belongs to one tensor, however it was cut when it was written: reading ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +74,11 @@ class Named:
             parts = [part.rows(start, stop) for part, (start, stop) in zip(parts, cuts, strict=True)]
         return Named(self.shape, [chunk for part in parts for chunk in part.chunks()])
 
+    def copied(self) -> Named:
+        """The same in memory of its own, on the host: what happens to the original changes it no more."""
+        parts = [Part(part.offsets, part.tensor.detach().to("cpu", copy=True)) for part in self.parts]
+        return Named(self.shape, parts, self.is_replica)
+
     def at(self, index: MetadataIndex) -> torch.Tensor:
         return next(part.tensor for part in self.parts if part.offsets == tuple(index.offset or ()))
 
@@ -96,6 +101,16 @@ class Folder:
             for name, tensor in self._metadata.state_dict_metadata.items()
             if isinstance(tensor, TensorStorageMetadata)
         }
+
+    def read_whole(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """Tensors that were written, as they are."""
+        tensors = {}
+        for name in names:
+            written = self._metadata.state_dict_metadata[name]
+            assert isinstance(written, TensorStorageMetadata), name
+            tensors[name] = torch.empty(written.size, dtype=written.properties.dtype)
+        self.read({name: Named.whole(tensor) for name, tensor in tensors.items()})
+        return tensors
 
     def read(self, tensors: Mapping[str, Named]) -> None:
         """Fills the parts, each as far as the written tensor goes; every name has to be in `shapes`."""

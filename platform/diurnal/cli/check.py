@@ -35,7 +35,7 @@ def validate(
     from diurnal.data.selection import select_increments
 
     config = load_config(files, overrides)
-    increments = select_increments(config.data.path, config.dataset, day, to)
+    increments = select_increments(config.data.path, config.dataset, day, to, parts=config.data.parts)
     if as_json:
         rows = [{"increment": i.id, "rows": i.num_rows, "files": len(i.files)} for i in increments]
         print_json({"name": config.name, "increments": rows, "rows": sum(i.num_rows for i in increments)})

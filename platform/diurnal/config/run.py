@@ -10,7 +10,7 @@ from pydantic import Field
 from diurnal.config.schema import Schema
 from diurnal.config.section import Broken, Count, Name, NotNegative, Positive, Section, rule
 
-Placement = Literal["table_wise", "row_wise", "data_parallel"]
+Placement = Literal["table_wise", "row_wise", "column_wise", "data_parallel"]
 
 
 class Data(Section):
@@ -31,6 +31,8 @@ class Data(Section):
     """Rows that one read task turns into finished batches: the unit of prefetching."""
     read_cpus: Positive = 1.0
     """CPUs per worker that read and encode, beside the worker's own."""
+    parts: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Every folder of the dataset is cut by rows into so many equal increments, each with a version of its own."""
 
 
 class Model(Section):
@@ -99,7 +101,9 @@ class Workers(Section):
     """Training workers, one rank each."""
 
     max: Count = 1
-    """How many."""
+    """How many, at most."""
+    min: Annotated[int, Field(ge=0)] = 0
+    """How many, at least: with fewer than `max` training goes on, and grows when there is room. 0 means `max`."""
     cpus: Positive = 1.0
     """CPUs that one worker reserves."""
     gpus: Literal[0, 1] = 0
@@ -108,11 +112,50 @@ class Workers(Section):
     """Ray cluster; a local one is started when empty."""
     threads: Annotated[int, Field(ge=0)] = 1
     """Threads of torch in one worker; 0 leaves it to torch."""
+    max_failures: Annotated[int, Field(ge=0)] = 3
+    """Restarts in a row that commit nothing before one more failure ends the run. A node that was taken away and a
+    wait for resources do not count."""
+    stall_s: Positive = 300.0
+    """A step that takes longer fails the attempt, and says which rank stalled and where."""
+    wait_s: Positive = 600.0
+    """How long to wait for `min` workers to find a place."""
+    grace_s: Positive = 5.0
+    """After SIGTERM: how long a last commit may take."""
+    keep_alive: NotNegative = 0.0
+    """Seconds that the workers are held after an increment until the next one of the asked range is complete."""
+
+    @property
+    def least(self) -> int:
+        return self.min or self.max
+
+    @rule
+    def _there_are_no_more_at_least_than_at_most(self) -> Iterator[Broken]:
+        if self.min > self.max:
+            yield Broken(self.min, f"at most workers.max = {self.max}", "lower min or raise max", ("min",))
 
 
 class Checkpoint(Section):
+    """Resume points are commits inside an increment: what a restart goes on from."""
+
+    every_rows: Annotated[int, Field(ge=0)] = 0
+    """Rows between two resume points; 0 goes by time alone."""
+    every_s: NotNegative = 300.0
+    """Seconds between two resume points; 0 goes by rows alone."""
+    keep: Count = 2
+    """Resume points of an increment that are kept; all of them go once its version is committed."""
+    retry_s: NotNegative = 60.0
+    """How long the commit of a version is tried again while the storage fails. A resume point is just left out."""
     reset_optimizer: bool = False
     """Start the optimizers anew although the parent has their state."""
+
+
+class Ledger(Section):
+    """The database that says who trains a model and which commits count."""
+
+    url: str = ""
+    """SQLAlchemy URL, `postgresql+psycopg://...` on a cluster; a SQLite file in `storage` when empty."""
+    lease_s: Annotated[float, Field(gt=1)] = 30.0
+    """A driver that gave no sign of life for so long has lost the model to whoever asks next."""
 
 
 class Tracking(Section):
@@ -146,6 +189,7 @@ class Config(Section):
     sharding: Sharding = Sharding()
     workers: Workers = Workers()
     checkpoint: Checkpoint = Checkpoint()
+    ledger: Ledger = Ledger()
     tracking: Tracking = Tracking()
     metrics: Metrics = Metrics()
     dataset: Schema

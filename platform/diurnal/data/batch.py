@@ -28,7 +28,7 @@ class Batch:
     weights: torch.Tensor
     """(B,) float32; 0 in padding, and in no real row unless the dataset says so."""
     row_index: torch.Tensor
-    """(B,) int64 position in the increment, in file order; -1 in padding."""
+    """(B,) int64 position in the increment, in file order; -1 in padding. It stays on the host."""
     step: int
     """Global step within the increment, from 0."""
     num_rows: int
@@ -70,7 +70,6 @@ class Batch:
             sparse=self.sparse.to(device, non_blocking=non_blocking),
             labels=self.labels.to(device, non_blocking=non_blocking),
             weights=self.weights.to(device, non_blocking=non_blocking),
-            row_index=self.row_index.to(device, non_blocking=non_blocking),
         )
 
     def pin_memory(self) -> Batch:
@@ -80,12 +79,11 @@ class Batch:
             sparse=self.sparse.pin_memory(),
             labels=self.labels.pin_memory(),
             weights=self.weights.pin_memory(),
-            row_index=self.row_index.pin_memory(),
         )
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Tells the allocator that `stream` still reads these tensors (TorchRec's `Pipelineable`)."""
-        for tensor in (self.dense, self.labels, self.weights, self.row_index):
+        for tensor in (self.dense, self.labels, self.weights):
             tensor.record_stream(stream)
         self.sparse.record_stream(stream)
 

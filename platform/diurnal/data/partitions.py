@@ -1,19 +1,20 @@
 """Which increments a dataset has, whether one is complete, and what is in it: from folders and Parquet footers alone.
 
 An increment is a folder `dt=YYYY-MM-DD`, or `dt=YYYY-MM-DD/hr=HH` when the day is hourly. Its data are the `*.parquet`
-files right in it; names that begin with `.` or `_` and files of another ending are never opened.
+files right in it; names that begin with `.` or `_` and files of another ending are never opened. A folder may be cut by
+rows into equal parts, each an increment of its own (`Increment.cut`); `ids` says how they are named.
 """
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import re
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -22,9 +23,11 @@ from pyarrow import fs
 
 from diurnal.config import Schema
 from diurnal.data.columns import Column, declared_columns, storage_type
+from diurnal.data.ids import ID_RULE, IncrementId
 from diurnal.errors import DataError, Fault
 
 _FOOTER_THREADS = 8
+_FOLDER_DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -42,24 +45,55 @@ class ParquetFile:
 
 @dataclass(frozen=True)
 class Increment:
-    """The unit that is trained and committed: a day, or an hour of an hourly day."""
+    """The unit that is trained and committed: a day, an hour of an hourly day, or a part of such a folder."""
 
     id: str
-    """`2026-01-02` or `2026-01-02T05`."""
+    """As `ids.IncrementId` spells it."""
     path: str
     """The dataset's folder or URL, which file paths start with."""
     files: tuple[ParquetFile, ...]
-    """Sorted by name."""
+    """All files of the folder, sorted by name."""
     fingerprint: str
-    """32 hex digits over the files' names, sizes and row counts; another one means that the increment changed."""
+    """32 hex digits over the files' names, sizes and row counts, and over the rows that a part has of them; another
+    one means that the increment changed. `same_folder` compares those of two parts."""
     quarantined_files: tuple[str, ...] = ()
     """Files that could not be read and were left out, as the caller allowed."""
     missing_optional: tuple[str, ...] = ()
     """Optional columns that some file lacks; their rows are counted when they are encoded."""
+    first_row: int = 0
+    """The increment is the rows [first_row, stop_row) of its folder, in file order."""
+    stop_row: int | None = None
+    """None is the folder's end."""
+
+    @property
+    def folder_rows(self) -> int:
+        return sum(file.num_rows for file in self.files)
 
     @property
     def num_rows(self) -> int:
-        return sum(file.num_rows for file in self.files)
+        return (self.folder_rows if self.stop_row is None else self.stop_row) - self.first_row
+
+    def cut(self, parts: int) -> list[Increment]:
+        """Parts of the whole folder, whose rows are each in one of them, and whose sizes differ by at most one.
+
+        With more parts than rows the last ones are empty: increments without a step, so that the number of versions
+        and their names follow from `parts` alone. One part is the increment itself.
+        """
+        assert (self.first_row, self.stop_row) == (0, None), f"{self.id} is cut already"
+        if parts == 1:
+            return [self]
+        size, longer = divmod(self.folder_rows, parts)
+        bounds = [i * size + min(i, longer) for i in range(parts + 1)]
+        return [
+            replace(
+                self,
+                id=str(name),
+                fingerprint=self.fingerprint[:_FOLDER_DIGITS] + _digest([self.fingerprint, first, stop], 8),
+                first_row=first,
+                stop_row=stop,
+            )
+            for name, (first, stop) in zip(IncrementId.parse(self.id).cut(parts), pairwise(bounds), strict=True)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,7 +102,13 @@ class Increment:
     def from_json(data: dict[str, Any]) -> Increment:
         files = tuple(ParquetFile(f["path"], f["size_bytes"], tuple(f["row_group_rows"])) for f in data["files"])
         lists = {key: tuple(data[key]) for key in ("quarantined_files", "missing_optional")}
-        return Increment(data["id"], data["path"], files, data["fingerprint"], **lists)
+        rows = {key: data[key] for key in ("first_row", "stop_row") if key in data}
+        return Increment(data["id"], data["path"], files, data["fingerprint"], **lists, **rows)
+
+
+def same_folder(fingerprint: str, other: str) -> bool:
+    """Whether two increments were cut from a folder with the same files: fingerprints begin with that of the folder."""
+    return fingerprint[:_FOLDER_DIGITS] == other[:_FOLDER_DIGITS]
 
 
 def open_filesystem(path: str) -> tuple[fs.FileSystem, str]:
@@ -79,7 +119,7 @@ def open_filesystem(path: str) -> tuple[fs.FileSystem, str]:
 
 
 def list_increments(path: str, schema: Schema) -> list[str]:
-    """Ids of the increments that have a folder, complete or not, in order of time.
+    """Ids of the folders of increments, complete or not, in order of time.
 
     Raises:
         DataError: the dataset does not exist; a `dt=` or `hr=` folder is no date or hour; a day has files beside
@@ -110,7 +150,7 @@ def list_increments(path: str, schema: Schema) -> list[str]:
 
 
 def is_ready(path: str, increment_id: str, schema: Schema, now: float | None = None) -> tuple[bool, str]:
-    """Whether the increment is complete by the schema's readiness rule, and why or why not.
+    """Whether the increment is complete by the schema's readiness rule, and why or why not; a part is with its folder.
 
     Args:
         now: seconds since 1970, for the rule `age`; this machine's clock when None.
@@ -134,9 +174,10 @@ def is_ready(path: str, increment_id: str, schema: Schema, now: float | None = N
 def read_increment(
     path: str, increment_id: str, schema: Schema, on_bad_file: Literal["refuse", "quarantine"] = "refuse"
 ) -> Increment:
-    """Reads every footer and checks every declared column against its declared type.
+    """Reads every footer of the folder and checks every declared column against its declared type.
 
     Args:
+        increment_id: a folder's, or a part's, which is cut from what the folder holds.
         on_bad_file: what happens when a file has no readable footer: the increment is refused, or the file is left
             out and named in `quarantined_files`. A readable file that breaks the contract is refused either way.
 
@@ -168,14 +209,16 @@ def read_increment(
     facts = [
         (i.base_name, i.size, f.num_rows if isinstance(f, _Footer) else -1) for i, f in zip(infos, footers, strict=True)
     ]
-    return Increment(
-        id=increment_id,
+    name = IncrementId.parse(increment_id)
+    whole = Increment(
+        id=str(name.whole),
         path=path,
         files=tuple(files),
-        fingerprint=hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest(),
+        fingerprint=_digest(facts, 16),
         quarantined_files=tuple(quarantined),
         missing_optional=tuple(sorted(missing)),
     )
+    return whole.cut(name.parts)[name.part - 1]
 
 
 class _Footer(NamedTuple):
@@ -246,11 +289,11 @@ def _matches_manifest(filesystem: fs.FileSystem, manifest: str, files: list[fs.F
 
 def _increment_folder(path: str, increment_id: str) -> tuple[fs.FileSystem, str]:
     filesystem, root = open_filesystem(path)
-    date, _, hour = increment_id.partition("T")
-    if not _is_date(date) or (hour and not re.fullmatch(r"[01]\d|2[0-3]", hour)):
-        must = "an increment is named YYYY-MM-DD or YYYY-MM-DDTHH"
-        raise DataError([Fault("increment", increment_id, must, "correct the day")])
-    return filesystem, f"{root.rstrip('/')}/dt={date}" + (f"/hr={hour}" if hour else "")
+    try:
+        name = IncrementId.parse(increment_id)
+    except ValueError:
+        raise DataError([Fault("increment", increment_id, ID_RULE, "correct the day")]) from None
+    return filesystem, f"{root.rstrip('/')}/{name.folder}"
 
 
 def _unexpected_folders(filesystem: fs.FileSystem, folder: str, increment_id: str) -> list[Fault]:
@@ -277,11 +320,12 @@ def _visible(filesystem: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
     return sorted((i for i in infos if i.base_name[:1] not in (".", "_")), key=lambda i: i.base_name)
 
 
+def _digest(facts: list[Any], size_bytes: int) -> str:
+    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=size_bytes).hexdigest()
+
+
 def _is_date(text: str) -> bool:
-    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
-        return False
     try:
-        datetime.date.fromisoformat(text)
+        return str(IncrementId.parse(text).day) == text
     except ValueError:
         return False
-    return True

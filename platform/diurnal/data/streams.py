@@ -1,9 +1,9 @@
 """Which rows make which global batch, and which rank reads them: planned from row counts before anything is read.
 
-The increment's row groups, in file order or in a seeded order, form one sequence of N rows. It is cut into
-super-blocks of K * G rows; a super-block is V contiguous lanes, one for each stream, and a stream is its lanes one
-after the other. Step s takes the s-th G/V rows of every stream. The last super-block may be partial: its rows are
-split into V lanes whose sizes differ by at most one. Hence
+The increment's row groups, those at its edges clipped to its own rows, in file order or in a seeded order, form one
+sequence of N rows. It is cut into super-blocks of K * G rows; a super-block is V contiguous lanes, one for each stream,
+and a stream is its lanes one after the other. Step s takes the s-th G/V rows of every stream. The last super-block may
+be partial: its rows are split into V lanes whose sizes differ by at most one. Hence
 
 - the rows of a global batch depend on the files, G, V and the order, and not on the world size W;
 - there are ceil(N / G) steps, known beforehand and equal on every rank;
@@ -17,7 +17,7 @@ import hashlib
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ Order = Literal["file", "shuffled"]
 
 _LANE_GROUPS = 4
 _MAX_LANE_TASKS = 16
+_RECIPE = ("batch_rows", "num_streams", "block_steps", "window_steps", "seed", "order")
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,22 @@ class StreamPlan:
         plan: dict[str, Any] = {**data, "increment": Increment.from_json(data["increment"])}
         return StreamPlan(**plan)
 
+    def recipe(self) -> dict[str, Any]:
+        """How the plan was made, without the increment: plain JSON that a resume point keeps, since the rest of an
+        increment must be dealt as its beginning was, whatever the configuration says by then."""
+        return {name: getattr(self, name) for name in _RECIPE}
+
+    @staticmethod
+    def from_recipe(increment: Increment, recipe: dict[str, Any]) -> StreamPlan:
+        """The plan again.
+
+        Raises:
+            ValueError: the recipe is not one of `recipe()`.
+        """
+        if recipe.keys() != set(_RECIPE):
+            raise ValueError(f"a recipe has {', '.join(_RECIPE)}, not {', '.join(sorted(recipe))}")
+        return StreamPlan(increment, **recipe)
+
     def _checked(self, step: int) -> int:
         if not 0 <= step <= self.num_steps:
             raise ValueError(f"step {step} is not within 0 to {self.num_steps} of {self.increment_id}")
@@ -210,30 +227,47 @@ class StreamPlan:
         return LaneTask(stream, self.step_rows, tuple(windows))
 
     @cached_property
-    def _sequence(self) -> tuple[list[tuple[ParquetFile, int]], np.ndarray, np.ndarray]:
-        """The row groups that have rows, in the order of the plan: which they are, where each starts in the
-        increment's file order, and where in the sequence (one more entry)."""
+    def _sequence(self) -> _Sequence:
         groups = [(f, i, rows) for f in self.increment.files for i, rows in enumerate(f.row_group_rows)]
         rows = np.array([g[2] for g in groups], np.int64)
-        first_rows = np.cumsum(rows) - rows
-        chosen = np.flatnonzero(rows)
+        begin = np.cumsum(rows) - rows - self.increment.first_row
+        first = np.clip(begin, 0, self.num_rows)
+        sizes = np.clip(begin + rows, 0, self.num_rows) - first
+        chosen = np.flatnonzero(sizes)
         if self.order == "shuffled":
             chosen = chosen[permutation(len(chosen), _key(self.seed, self.increment_id, -1))]
-        starts = np.concatenate([[0], np.cumsum(rows[chosen])])
-        return [groups[i][:2] for i in chosen], first_rows[chosen], starts
+        return _Sequence(
+            groups=[groups[i][:2] for i in chosen],
+            skips=(first - begin)[chosen],
+            first_rows=first[chosen],
+            starts=np.concatenate([[0], np.cumsum(sizes[chosen])]),
+        )
 
     def _ranges(self, start: int, stop: int) -> tuple[RowRange, ...]:
         """Rows [start, stop) of the sequence."""
-        groups, first_rows, starts = self._sequence
+        groups, skips, first_rows, starts = self._sequence
         ranges = []
         index = int(np.searchsorted(starts, start, side="right")) - 1
         while start < stop:
             begin, end = int(starts[index]), min(stop, int(starts[index + 1]))
             file, group = groups[index]
             first_row = int(first_rows[index]) + start - begin
-            ranges.append(RowRange(file.path, file.size_bytes, group, start - begin, end - begin, first_row))
+            before = int(skips[index]) - begin
+            ranges.append(RowRange(file.path, file.size_bytes, group, start + before, end + before, first_row))
             start, index = end, index + 1
         return tuple(ranges)
+
+
+class _Sequence(NamedTuple):
+    """The row groups that have rows of the increment, in the order of the plan."""
+
+    groups: list[tuple[ParquetFile, int]]
+    skips: np.ndarray
+    """Rows at the beginning of each that are not the increment's."""
+    first_rows: np.ndarray
+    """Where the rest of each starts in the increment's file order."""
+    starts: np.ndarray
+    """Where it starts in the sequence; one more entry."""
 
 
 def plan_increment(

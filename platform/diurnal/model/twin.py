@@ -6,6 +6,7 @@ that what agrees with it is right, or wrong twice in the same way.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,10 +28,15 @@ class Twin:
     Args:
         config: the run.
         dtype: of all values; float64 tells a rounding difference from a wrong formula.
+        num_column_ranges: of tables whose columns are cut into equal ranges, each with moments of its own under
+            rowwise_adagrad.
     """
 
-    def __init__(self, config: Config, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, config: Config, dtype: torch.dtype = torch.float32, num_column_ranges: Mapping[str, int] | None = None
+    ) -> None:
         self.config = config
+        self.num_column_ranges = dict(num_column_ranges or {})
         self.step = 0
         """Updates made so far: what the schedule counts."""
         self.dense: dict[str, torch.Tensor] = {
@@ -45,9 +51,38 @@ class Twin:
             for table in config.dataset.tables
         }
         self.moments: dict[str, torch.Tensor] = {}
-        """Of each table, once it was updated: (rows, dim) for adagrad, (rows,) for rowwise_adagrad."""
+        """Of each table, once it was updated: (rows, dim) for adagrad, for rowwise_adagrad (rows,), or (rows, k) of a
+        table that is cut into k ranges of columns."""
         self.dense_state: dict[str, dict[str, torch.Tensor]] = {name: {} for name in self.dense}
         """Of each MLP parameter, once it was updated: `sum`, or `exp_avg` and `exp_avg_sq`."""
+
+    def values(self) -> dict[str, torch.Tensor]:
+        """All weights and moments: tables by name, `<table>/moment`, parameters of the MLPs, `<parameter>/<slot>`."""
+        moments = {f"{name}/moment": moment for name, moment in self.moments.items()}
+        slots = {f"{name}/{slot}": value for name, state in self.dense_state.items() for slot, value in state.items()}
+        return {name: v.detach().clone() for name, v in {**self.tables, **moments, **self.dense, **slots}.items()}
+
+    def continue_from(self, values: Mapping[str, torch.Tensor], step: int) -> None:
+        """Goes on from `values()` of another one, after its update number `step`, whatever that cut its tables into:
+        every column is given the moment of the range that it was in, and a new range the mean of its columns."""
+        dtype = next(iter(self.dense.values())).dtype
+        self.step = step
+        with torch.no_grad():
+            for name, weight in {**self.tables, **self.dense}.items():
+                weight.copy_(values[name])
+        for name, table in self.tables.items():
+            if f"{name}/moment" in values:
+                moment = values[f"{name}/moment"].to(dtype)
+                if self.config.optim.sparse.kind == "rowwise_adagrad":
+                    rows, dim = table.shape
+                    by_range = moment.reshape(rows, -1)
+                    by_column = by_range.repeat_interleave(dim // by_range.shape[1], dim=1)
+                    moment = self._mean_of_ranges(name, by_column)
+                self.moments[name] = moment.clone()
+        for name, state in self.dense_state.items():
+            for slot in ("sum", "exp_avg", "exp_avg_sq"):
+                if f"{name}/{slot}" in values:
+                    state[slot] = values[f"{name}/{slot}"].to(dtype, copy=True)
 
     def logits(self, dense: torch.Tensor, sparse: KeyedJaggedTensor) -> torch.Tensor:
         """(B, num_dense) and the bags of all features to (B,)."""
@@ -112,10 +147,19 @@ class Twin:
         if optim.kind == "sgd":
             weight -= lr * gradient
             return
-        squares = gradient**2 if optim.kind == "adagrad" else (gradient**2).sum(dim=1) / gradient.shape[1]
+        squares = gradient**2 if optim.kind == "adagrad" else self._mean_of_ranges(name, gradient**2)
         moment = self.moments[name] = self.moments.get(name, torch.zeros_like(squares)) + squares
         divisor = moment.sqrt() + optim.eps
-        weight -= lr * gradient / (divisor if optim.kind == "adagrad" else divisor[:, None])
+        if optim.kind == "rowwise_adagrad":
+            by_range = divisor.reshape(len(weight), -1)
+            divisor = by_range.repeat_interleave(weight.shape[1] // by_range.shape[1], dim=1)
+        weight -= lr * gradient / divisor
+
+    def _mean_of_ranges(self, name: str, by_column: torch.Tensor) -> torch.Tensor:
+        """(rows, dim) to the mean over the columns of each range: (rows, k), or (rows,) where there is one."""
+        ranges = by_column.chunk(self.num_column_ranges.get(name, 1), dim=1)
+        means = [columns.sum(dim=1) / columns.shape[1] for columns in ranges]
+        return means[0] if len(means) == 1 else torch.stack(means, dim=1)
 
     def _update_dense(
         self, weight: torch.Tensor, gradient: torch.Tensor, state: dict[str, torch.Tensor], factor: float

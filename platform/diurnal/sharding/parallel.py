@@ -42,6 +42,9 @@ from diurnal.sharding.plan import TABLES, Plan, table_sharders
 
 WEIGHT = "weight"
 
+FILL_ROWS = 1 << 16
+"""Rows of a shard whose first values are drawn at once."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -51,7 +54,8 @@ class Piece:
     slot: str
     """`weight` or `moment`."""
     shape: tuple[int, ...]
-    """Of the whole: (rows, dim), or (rows,) for a moment per row."""
+    """Of the whole: (rows, dim); of a moment per row (rows,), or (rows, k) where columns are cut into k equal ranges
+    and a row has one moment for each."""
     offsets: tuple[int, ...]
     """Where the part begins in the whole."""
     tensor: torch.Tensor
@@ -144,29 +148,43 @@ class Parallel:
             assert len(fused.state[weight]) <= 1, "one moment, or none"
             for slot, whole in ((WEIGHT, weight), *((MOMENT, moment) for moment in fused.state[weight].values())):
                 assert isinstance(whole, ShardedTensor)
+                shape, ranges = tuple(whole.size()), self.plan.num_column_ranges(name)
                 for shard in whole.local_shards():
-                    offsets = tuple(shard.metadata.shard_offsets)
-                    yield Piece(name, slot, tuple(whole.size()), offsets, shard.tensor.detach(), is_replica=False)
+                    offsets, tensor = tuple(shard.metadata.shard_offsets), shard.tensor.detach()
+                    if len(shape) == 1 and ranges > 1:
+                        # TorchRec strings the moments of all ranges together, in the order of columns.
+                        rows = shape[0] // ranges
+                        place = (0, offsets[0] // rows)
+                        yield Piece(name, slot, (rows, ranges), place, tensor.unsqueeze(1), is_replica=False)
+                    else:
+                        yield Piece(name, slot, shape, offsets, tensor, is_replica=False)
 
     @torch.no_grad()
     def fill_tables(self) -> None:
         """Gives all rows the values that they start with, which depend on the seed and the table alone."""
         for piece in self.pieces():
             if piece.slot == WEIGHT:
-                start, stop = piece.offsets[0], piece.offsets[0] + len(piece.tensor)
                 table, scale = self.config.dataset.table(piece.table), self.config.model.init_scale
-                piece.tensor.copy_(initial_rows(self.config.seed, table, start, stop, scale))
+                (first, column), width = piece.offsets, piece.tensor.shape[1]
+                for done, block in enumerate(piece.tensor.split(FILL_ROWS)):
+                    start = first + done * FILL_ROWS
+                    rows = initial_rows(self.config.seed, table, start, start + len(block), scale)
+                    block.copy_(rows[:, column : column + width])
 
     def gather_table(self, name: str, slot: str = WEIGHT) -> torch.Tensor:
-        """A whole table, or its moments, on every rank: for tests and small tables."""
+        """A whole table, or its moments, on every rank, of the shape that `Piece` tells: for tests and small tables."""
         pieces = [piece for piece in self.pieces() if (piece.table, piece.slot) == (name, slot)]
-        table = self.config.dataset.table(name)
-        is_per_row = slot == MOMENT and self.config.optim.sparse.kind == "rowwise_adagrad"
-        whole = torch.zeros(table.rows if is_per_row else (table.rows, table.dim), device=self.module.device)
+        table, ranges = self.config.dataset.table(name), self.plan.num_column_ranges(name)
+        shape: tuple[int, ...] = (table.rows, table.dim)
+        if slot == MOMENT and self.config.optim.sparse.kind == "rowwise_adagrad":
+            shape = (table.rows, ranges) if ranges > 1 else (table.rows,)
+        whole = torch.zeros(shape, device=self.module.device)
         for piece in pieces:
             if piece.is_replica:
                 return piece.tensor.clone()
-            whole[piece.offsets[0] : piece.offsets[0] + len(piece.tensor)] = piece.tensor
+            assert piece.shape == shape, (name, slot, piece.shape, shape)
+            held = zip(piece.offsets, piece.tensor.shape, strict=True)
+            whole[tuple(slice(offset, offset + size) for offset, size in held)] = piece.tensor
         dist.all_reduce(whole, group=self.group)
         return whole
 

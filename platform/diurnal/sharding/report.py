@@ -19,6 +19,8 @@ class TablePlacement:
     chosen_by: Literal["config", "size", "planner"]
     rows_by_rank: tuple[int, ...]
     """Rows that each rank holds: a part of them, all, or none."""
+    columns_by_rank: tuple[int, ...]
+    """Columns of these rows that each rank holds: all, or, of a table that is cut column-wise, a part of them."""
     weight_bytes: int
     """Of one copy of the table."""
     moment_bytes: int
@@ -31,8 +33,11 @@ class TablePlacement:
 
     def bytes_by_rank(self) -> tuple[int, ...]:
         """Weights and moments."""
-        bytes_per_row = (self.weight_bytes + self.moment_bytes) // self.rows
-        return tuple(rows * bytes_per_row for rows in self.rows_by_rank)
+        num_bytes, held = (
+            self.weight_bytes + self.moment_bytes,
+            zip(self.rows_by_rank, self.columns_by_rank, strict=True),
+        )
+        return tuple(num_bytes * rows * columns // (self.rows * self.dim) for rows, columns in held)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class Tracker:
         """Opens the increment's run; after a retry it is the same one, with the attempt as a tag.
 
         Args:
-            increment_id: `YYYY-MM-DD` or `YYYY-MM-DDTHH`.
+            increment_id: a day, an hour or a part of one, as `data.ids` spells it.
             attempt: from 1.
             parent_version: the version that training starts from.
             dataset: the rows.
@@ -109,7 +109,7 @@ class Tracker:
             tags: more tags of the run.
 
         Raises:
-            ValueError: if `increment_id` is neither.
+            ValueError: if `increment_id` is none of these.
             TrackingError: in strict mode, if the store did not take it in `tracking.timeout_s`.
         """
         self.begin_lineage()

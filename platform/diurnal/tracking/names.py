@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, date, datetime
+from datetime import datetime
 from types import MappingProxyType
+
+from diurnal.data.ids import IncrementId
 
 PROGRESSIVE = "progressive"
 """Section of the scores that were made before the row was learned."""
@@ -20,6 +22,7 @@ EVAL = "eval"
 TRAIN_LOG_LOSS = "train/log_loss"
 TRAIN_SKIPPED_STEPS = "train/skipped_steps"
 TRAIN_GLOBAL_STEP = "train/global_step"
+TRAIN_REPLAYED_ROWS = "train/replayed_rows"
 THROUGHPUT_ROWS_PER_S = "throughput/rows_per_s"
 THROUGHPUT_STEP_S = "throughput/step_s"
 THROUGHPUT_DATA_WAIT_SHARE = "throughput/data_wait_share"
@@ -28,11 +31,15 @@ THROUGHPUT_INCREMENT_S = "throughput/increment_s"
 LR_SPARSE = "lr/sparse"
 LR_DENSE = "lr/dense"
 CLUSTER_WORLD_SIZE = "cluster/world_size"
+CLUSTER_RESTARTS = "cluster/restarts"
+CLUSTER_RESIZES = "cluster/resizes"
+CLUSTER_RECOVERY_S = "cluster/recovery_s"
 CHECKPOINT_SAVE_S = "checkpoint/save_s"
+CHECKPOINT_STALL_S = "checkpoint/stall_s"
 CHECKPOINT_BYTES = "checkpoint/bytes"
 DATA_ROWS = "data/rows"
 DATA_QUARANTINED_FILES = "data/quarantined_files"
-DATA_WATERMARK_LAG_S = "data/watermark_lag_s"
+DATA_FRESHNESS_S = "data/freshness_s"
 
 _REPORT = {
     "rows": "rows that were scored (padding and zero weight are not)",
@@ -55,6 +62,7 @@ METRICS: Mapping[str, str] = MappingProxyType(
         TRAIN_LOG_LOSS: "weighted mean loss of the last steps, nats",
         TRAIN_SKIPPED_STEPS: "steps of this increment that were skipped since the loss was not finite",
         TRAIN_GLOBAL_STEP: "optimizer steps of the whole lineage",
+        TRAIN_REPLAYED_ROWS: "rows of this increment that were learned again after a restart, from its last commit on",
         THROUGHPUT_ROWS_PER_S: "rows per second over all workers",
         THROUGHPUT_STEP_S: "seconds of one step",
         THROUGHPUT_DATA_WAIT_SHARE: "share of the time in which the step loop waits for a batch",
@@ -63,11 +71,15 @@ METRICS: Mapping[str, str] = MappingProxyType(
         LR_SPARSE: "learning rate of the embedding tables, schedule applied",
         LR_DENSE: "learning rate of the dense layers, schedule applied",
         CLUSTER_WORLD_SIZE: "training workers",
+        CLUSTER_RESTARTS: "times that the workers of this increment were started again after a failure",
+        CLUSTER_RESIZES: "times that the number of workers changed in this increment",
+        CLUSTER_RECOVERY_S: "seconds from a failure or a resize to the end of the next step",
         CHECKPOINT_SAVE_S: "seconds of the commit",
+        CHECKPOINT_STALL_S: "seconds that training stood still for a commit",
         CHECKPOINT_BYTES: "size of the version on disk",
         DATA_ROWS: "rows of the increment",
         DATA_QUARANTINED_FILES: "files that were left out since they cannot be read",
-        DATA_WATERMARK_LAG_S: "seconds from the newest event to the commit",
+        DATA_FRESHNESS_S: "age of the newest row of the newest version when it was committed, seconds",
     }
 )
 """Every metric with a fixed name, and what it means. Counts per feature are named by `count_metrics`."""
@@ -98,20 +110,24 @@ CALIBRATION_ARTIFACT = "calibration.png"
 
 
 def increment_time(increment_id: str) -> datetime:
-    """The first instant of the increment, UTC. `increment_id` is `YYYY-MM-DD` or `YYYY-MM-DDTHH`."""
-    day, _, hour = increment_id.partition("T")
-    start = date.fromisoformat(day)
-    return datetime(start.year, start.month, start.day, int(hour or 0), tzinfo=UTC)
+    """The first instant of the increment, UTC; that of a part as if the rows were spread evenly over its folder's time.
+
+    Raises:
+        ValueError: it is no increment's name, see `data.ids`.
+    """
+    return IncrementId.parse(increment_id).start
 
 
 def increment_step(increment_id: str) -> int:
-    """Days since 1970-01-01 for a day, hours since then for an hour: points sort, and a gap in time is a gap."""
-    unit_s = 3600 if "T" in increment_id else 86400
-    return int(increment_time(increment_id).timestamp()) // unit_s
+    """Days since 1970-01-01 for a day, hours since then for an hour, and for a part that many times the parts: points
+    sort, and a gap in time is a gap."""
+    return IncrementId.parse(increment_id).place
 
 
 def increment_run_name(increment_id: str) -> str:
-    return f"{'hourly' if 'T' in increment_id else 'daily'}-{increment_id}"
+    name = IncrementId.parse(increment_id)
+    kind = "part" if name.parts > 1 else "daily" if name.hour is None else "hourly"
+    return f"{kind}-{increment_id}"
 
 
 def attempt_tag(attempt: int | str) -> str:

@@ -31,7 +31,7 @@ PARAMS_PER_CALL = 100
 REQUEST_TIMEOUT_S = 10
 
 _DESCRIPTION = """One run per increment is nested under the lineage run, which has a point per increment:
-its step is the days (hourly data: hours) since 1970-01-01, its wall time the increment's own date.
+its step is the days (hourly data: hours; cut data: parts) since 1970-01-01, its wall time the increment's own date.
 On an increment's run the step is the rows seen."""
 
 

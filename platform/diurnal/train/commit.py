@@ -1,30 +1,32 @@
-"""The end of an increment: one commit of everything that learning needs, and what Ray Train is told of it."""
+"""Commits of an increment, each of everything that learning needs, and what Ray Train is told of them."""
 
 from __future__ import annotations
 
-import json
-import tempfile
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-import ray.train
-
-from diurnal.checkpoint.load import load
-from diurnal.checkpoint.manifest import Lineage, Position
-from diurnal.checkpoint.save import save
+from diurnal.checkpoint.load import load, load_progress
+from diurnal.checkpoint.manifest import Lineage, Manifest, Position
+from diurnal.checkpoint.save import Saved, Saver
 from diurnal.checkpoint.store import Store, Version
 from diurnal.data.streams import StreamPlan
+from diurnal.train.events import Link
+from diurnal.train.passes import Pass
 from diurnal.train.setup import Learner
 from diurnal.train.spec import Fit
 from diurnal.train.totals import Totals
 
-POINTER = "version.json"
-"""The one file of Ray Train's checkpoint: where ours is. Our store is the truth."""
-
 RUNNING_RATE = "running_rate"
-"""Key among a version's metrics: weight of clicks, and of all rows, that the running-rate baseline has seen."""
+"""Key among a commit's metrics: weight of clicks, and of all rows, that the running-rate baseline has seen in the
+increments before."""
+
+EVALUATED = "evaluated"
+"""Key among a commit's metrics: what the version before it scored on the increment."""
+
+Report = Callable[[int, str], None]
+"""Tells Ray Train of a version: its number and, on rank 0, its folder; a collective call."""
 
 
 @dataclass(frozen=True)
@@ -44,71 +46,130 @@ class Carried:
         return Carried((positive, weight + report.weight), watermark_us)
 
 
-class Committer:
-    """Loads and saves the versions of one model, on all ranks together."""
+@dataclass
+class Progress:
+    """Where learning an increment stands on this rank."""
 
-    def __init__(self, store: Store, learner: Learner) -> None:
+    fit: Fit
+    plan: StreamPlan
+    done: Pass
+    evaluated: dict[str, Any] | None
+    """Totals of the version before, as numbers; None without one."""
+    begun_s: float = field(default_factory=time.perf_counter)
+
+
+class Committer:
+    """Loads and saves the commits of one model, on all ranks together.
+
+    Args:
+        token: of the driver's lease; it goes into every commit.
+    """
+
+    def __init__(self, store: Store, learner: Learner, link: Link, report: Report, token: int) -> None:
         self._store = store
         self._learner = learner
+        self._link = link
+        self._report = report
+        self._token = token
+        self._saver = Saver(store, learner.state, learner.config.checkpoint.retry_s, self._tell)
+        self._begun_s: dict[int, float] = {}
+        self._unreported: int | None = None
+        self._path = ""
+        self.last_rows = 0
+        """Rows of the increment that the newest commit covers."""
+        self.last_s = time.monotonic()
+        """When it was begun."""
 
-    def load(self, number: int) -> tuple[Carried, str]:
-        """Continues from a version; the text says what was loaded, grown, new or dropped."""
-        version = self._store.version(number)
+    def load(self, path: str) -> tuple[Carried, Manifest, str]:
+        """Continues from a commit; the text says what was loaded, grown, new or dropped."""
+        version = self._store.at(path)
         reset = self._learner.config.checkpoint.reset_optimizer
         compatibility = load(self._store, version, self._learner.state, reset_optimizer=reset)
-        lineage = version.manifest().lineage
-        positive, weight = lineage.metrics.get(RUNNING_RATE, (0.0, 0.0))
-        return Carried((positive, weight), lineage.watermark_us), str(compatibility)
+        manifest = version.manifest()
+        positive, weight = manifest.lineage.metrics.get(RUNNING_RATE, (0.0, 0.0))
+        return Carried((positive, weight), manifest.lineage.watermark_us), manifest, str(compatibility)
 
-    def commit(
-        self,
-        fit: Fit,
-        plan: StreamPlan,
-        evaluated: Totals | None,
-        learned: Totals,
-        carried: Carried,
-    ) -> dict[str, Any]:
-        """Commits a version, then hands Ray Train a pointer to it.
+    def load_pass(self, path: str, plan: StreamPlan) -> Pass:
+        """The pass that a resume point was made in."""
+        done = Pass.new(self._learner, plan.num_steps)
+        done.go_on(*load_progress(self._store, self._store.at(path), self._learner.state))
+        return done
 
-        Returns:
-            Number, path and size of the version, and the seconds that it took.
-        """
-        begun_s = time.perf_counter()
-        lineage = Lineage(
+    def begin_increment(self, rows: int) -> None:
+        """Counts what is not committed from here: `rows` of the increment are."""
+        self.last_rows, self.last_s = rows, time.monotonic()
+
+    def point(self, progress: Progress, steps: int, carried: Carried) -> None:
+        """Begins to commit a resume point after so many steps of the increment. A collective call."""
+        lineage = self._lineage(progress, steps, carried, {EVALUATED: progress.evaluated})
+        self.last_rows, self.last_s = lineage.position.rows, time.monotonic()
+        self._saver.begin(lineage, progress.done.to_tensors())
+
+    def version(self, progress: Progress, learned: Totals, carried: Carried) -> None:
+        """Begins to commit the version that the increment ends in. A collective call."""
+        evaluated = progress.evaluated
+        metrics = {
+            EVALUATED: evaluated and evaluated["report"],
+            "progressive": learned.report.to_dict(),
+            "skipped_steps": learned.num_skipped_steps,
+            "skipped_rows": learned.num_skipped_rows,
+        }
+        self.settle()
+        self._begun_s[progress.fit.number] = progress.begun_s
+        self._saver.begin(self._lineage(progress, progress.plan.num_steps, carried, metrics))
+        self._unreported = progress.fit.number
+
+    def settle(self) -> None:
+        """Waits until what was begun is committed, and tells Ray Train of a version. A collective call."""
+        self._saver.settle()
+        number, self._unreported = self._unreported, None
+        if number is not None:
+            self._report(number, self._path)
+
+    def _lineage(self, progress: Progress, steps: int, carried: Carried, metrics: dict[str, Any]) -> Lineage:
+        fit, plan = progress.fit, progress.plan
+        return Lineage(
             number=fit.number,
             parent=fit.number - 1 or None,
             increment=plan.increment_id,
             fingerprint=fit.fingerprint,
             attempt=fit.attempt,
+            token=self._token,
             position=Position(
-                steps=plan.num_steps,
+                steps=steps,
                 num_steps=plan.num_steps,
-                rows=plan.num_rows,
-                cursors=tuple(plan.cursors(plan.num_steps)),
+                rows=plan.rows_before(steps),
+                cursors=tuple(plan.cursors(steps)),
             ),
+            recipe=plan.recipe(),
             watermark_us=carried.watermark_us,
-            metrics={
-                "evaluated": evaluated and evaluated.report.to_dict(),
-                "progressive": learned.report.to_dict(),
-                "skipped_steps": learned.num_skipped_steps,
-                "skipped_rows": learned.num_skipped_rows,
-                RUNNING_RATE: carried.running_rate,
-            },
+            metrics={**metrics, RUNNING_RATE: carried.running_rate},
         )
-        version = save(self._store, self._learner.state, lineage)
-        self._report(version)
-        return {
-            "version": version.number,
-            "path": str(version.directory),
-            "bytes": sum(record.bytes for record in version.files().values()),
-            "save_s": time.perf_counter() - begun_s,
-        }
 
-    def _report(self, version: Version) -> None:
-        metrics = {"version": version.number}
-        if self._learner.rank != 0:
-            ray.train.report(metrics)
+    def _tell(self, lineage: Lineage, saved: Saved) -> None:
+        """On rank 0, from the thread that wrote."""
+        increment, is_final = lineage.increment, lineage.position.is_final
+        if saved.reason:
+            self._link.send("save_failed", increment, rows=lineage.position.rows, reason=saved.reason)
+        if saved.version is None:
             return
-        with tempfile.TemporaryDirectory(prefix="diurnal-pointer-") as folder:
-            Path(folder, POINTER).write_text(json.dumps({"version": version.number, "path": str(version.directory)}))
-            ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
+        self._path = str(saved.version.directory)
+        begun_s = self._begun_s.get(lineage.number, 0.0)
+        self._link.send(
+            "committed",
+            increment,
+            version=lineage.number,
+            path=self._store.path_of(saved.version),
+            directory=self._path,
+            is_final=is_final,
+            rows=lineage.position.rows,
+            watermark_us=lineage.watermark_us,
+            bytes=_size(saved.version),
+            save_s=saved.copy_s + saved.write_s,
+            stall_s=saved.wait_s + saved.copy_s,
+            increment_s=time.perf_counter() - begun_s if is_final else None,
+        )
+
+
+def _size(version: Version) -> int:
+    return sum(record.bytes for record in version.files().values())

@@ -1,99 +1,270 @@
-"""What rank 0 tells the driver while workers train: small dictionaries through one tiny actor on the driver's node.
+"""What workers and their driver tell each other, through one tiny actor on the driver's node.
 
-Sending never waits. Points of a curve are dropped, and counted, when the driver does not keep up; what has to arrive
-(a report, a commit) is kept.
+Telling never waits: points of a curve are dropped, and counted, when the driver does not keep up; what has to arrive
+(a report, a commit) is kept. Asking waits for the driver's answer, which it gives after everything that was told
+before. The actor also keeps each rank's latest sign of life, and the orders that workers follow at their next step.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 import ray
 from ray.exceptions import RayError
 
-Kind = Literal["timeline", "model", "increment", "progress", "evaluated", "learned", "committed"]
+Kind = Literal[
+    "timeline",
+    "model",
+    "increment",
+    "progress",
+    "evaluated",
+    "learned",
+    "committed",
+    "save_failed",
+    "resumed",
+    "failed",
+    "stalled",
+    "stacks",
+    "note",
+]
+
+Question = Literal["start", "more", "held"]
+
+ASK_TIMEOUT_S = 600.0
+BEAT_TIMEOUT_S = 5.0
 
 
 class Event(TypedDict):
-    kind: Kind
+    kind: str
+    """A `Kind`, or the `Question` of an event that waits for an answer."""
     increment: str
-    """Increment id; empty for the timeline."""
+    """Increment id; empty for what concerns none."""
     data: dict[str, Any]
+    ask: int
+    """Number of the question; 0 for what is only told."""
+
+
+class Link(Protocol):
+    """A worker's way to its driver."""
+
+    def send(self, kind: Kind, increment: str = "", /, **data: Any) -> None:
+        """Tells something without waiting. Of curves and commits, rank 0 alone tells."""
+        ...
+
+    def ask(self, question: Question, increment: str = "", /, **data: Any) -> Any:
+        """Waits for the driver's answer, or raises what the driver raised."""
+        ...
+
+    def beat(self, beat: dict[str, Any]) -> dict[str, Any]:
+        """Leaves a sign of life; answers those of all ranks, and the orders."""
+        ...
 
 
 class _Mailbox:
+    """All methods are coroutines, which the actor runs one at a time and in the order of each caller."""
+
     def __init__(self, max_points: int) -> None:
         self._events: deque[Event] = deque()
         self._max_points = max_points
         self._num_points = 0
         self._num_dropped = 0
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._num_asked = 0
+        self._beats: dict[int, tuple[dict[str, Any], float]] = {}
+        self._orders: dict[str, str] = {}
+        self._generation = 0
+        self._is_held = False
+        self._num_commits = 0
 
-    def put(self, event: Event) -> None:
+    async def put(self, event: Event) -> None:
         if event["kind"] == "progress":
             if self._num_points >= self._max_points:
                 self._num_dropped += 1
                 return
             self._num_points += 1
+        if event["kind"] == "resumed":
+            self._is_held = False
         self._events.append(event)
 
-    def take(self) -> tuple[list[Event], int]:
+    async def ask(self, event: Event) -> Any:
+        self._num_asked += 1
+        number = self._num_asked
+        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._events.append(Event(**{**event, "ask": number}))
+        answer = await answered
+        if event["kind"] == "held":
+            self._is_held = True
+        return answer
+
+    async def take(self) -> tuple[list[Event], int]:
         events, self._events, self._num_points = list(self._events), deque(), 0
         return events, self._num_dropped
 
+    async def answer(self, number: int, value: Any, num_commits: int) -> None:
+        self._num_commits = num_commits
+        answered = self._asked.pop(number)
+        if not answered.done():
+            answered.set_result(value)
+
+    async def new_group(self, generation: int) -> None:
+        self._generation, self._beats, self._is_held = generation, {}, False
+        self._orders.pop("hold", None)
+
+    async def beat(self, beat: dict[str, Any]) -> dict[str, Any]:
+        now_s = time.monotonic()
+        if beat["group"] == str(self._generation):
+            self._beats[beat["rank"]] = beat, now_s
+        beats = {rank: {**latest, "age_s": now_s - at_s} for rank, (latest, at_s) in self._beats.items()}
+        return {"beats": beats, "orders": dict(self._orders)}
+
+    async def order(self, name: str, on: bool, reason: str = "") -> None:
+        if on:
+            self._orders[name] = reason
+        else:
+            self._orders.pop(name, None)
+
+    async def note(self, kind: str, data: dict[str, Any]) -> None:
+        self._events.append(Event(kind="note", increment="", data={"what": kind, **data}, ask=0))
+
+    async def beats(self) -> list[dict[str, Any]]:
+        now_s = time.monotonic()
+        return [{**beat, "age_s": now_s - at_s} for beat, at_s in self._beats.values()]
+
+    async def status(self) -> dict[str, Any]:
+        first = self._beats.get(0, ({}, 0.0))[0]
+        return {
+            "increment": first.get("increment", ""),
+            "learning": bool(first.get("learning")),
+            "share": first.get("rows", 0) / max(first.get("num_rows", 0), 1),
+            "held": self._is_held,
+            "commits": self._num_commits,
+        }
+
 
 class Channel:
-    """The sending end; travels to the workers. Only rank 0 sends."""
+    """The workers' end of a mailbox; travels to them."""
 
     def __init__(self, mailbox: Any) -> None:
         self._mailbox = mailbox
 
     def send(self, kind: Kind, increment: str = "", /, **data: Any) -> None:
-        self._mailbox.put.remote(Event(kind=kind, increment=increment, data=data))
+        self._mailbox.put.remote(Event(kind=kind, increment=increment, data=data, ask=0))
+
+    def ask(self, question: Question, increment: str = "", /, **data: Any) -> Any:
+        event = Event(kind=question, increment=increment, data=data, ask=0)
+        answer = ray.get(self._mailbox.ask.remote(event), timeout=ASK_TIMEOUT_S)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def beat(self, beat: dict[str, Any]) -> dict[str, Any]:
+        return ray.get(self._mailbox.beat.remote(beat), timeout=BEAT_TIMEOUT_S)
+
+
+class Desk(Protocol):
+    """The driver's side: what is told to it, and what it is asked."""
+
+    @property
+    def num_commits(self) -> int:
+        """Commits of this run that are visible."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Worker groups of this run that have started."""
+        ...
+
+    def handle(self, event: Event) -> None: ...
+
+    def answer(self, event: Event) -> Any: ...
+
+
+class Direct:
+    """The link of a rank that is its own driver: of worlds without Ray."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        # A commit is told by the thread that wrote it.
+        self._lock = threading.Lock()
+        self.orders: dict[str, str] = {}
+
+    def send(self, kind: Kind, increment: str = "", /, **data: Any) -> None:
+        with self._lock:
+            self._desk.handle(Event(kind=kind, increment=increment, data=data, ask=0))
+
+    def ask(self, question: Question, increment: str = "", /, **data: Any) -> Any:
+        with self._lock:
+            return self._desk.answer(Event(kind=question, increment=increment, data=data, ask=1))
+
+    def beat(self, beat: dict[str, Any]) -> dict[str, Any]:
+        return {"beats": {beat["rank"]: {**beat, "age_s": 0.0}}, "orders": self.orders}
 
 
 class Inbox:
-    """The driver's end: a thread hands each event to `handle`, in order, until `close`.
+    """The driver's end: a thread hands each event to the desk, in order, until `close`.
 
-    An exception of `handle` is kept and raised by `close`: it must not be lost in a thread.
+    An exception of the desk is kept in `error` and raised by `close`: it must not be lost in a thread.
     """
 
-    def __init__(self, handle: Callable[[Event], None], *, max_points: int = 10_000, poll_s: float = 0.1) -> None:
-        self._mailbox: Any = ray.remote(num_cpus=0)(_Mailbox).remote(max_points)
-        self._handle = handle
+    def __init__(self, desk: Desk, *, max_points: int = 10_000, poll_s: float = 0.1) -> None:
+        self.mailbox: Any = ray.remote(_Mailbox).options(num_cpus=0, max_concurrency=1000).remote(max_points)
+        self._desk = desk
         self._poll_s = poll_s
         self._closing = threading.Event()
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
         self.num_dropped = 0
         self._thread = threading.Thread(target=self._run, name="diurnal-inbox", daemon=True)
         self._thread.start()
 
     def channel(self) -> Channel:
-        return Channel(self._mailbox)
+        return Channel(self.mailbox)
+
+    def order(self, name: str, reason: str) -> None:
+        """Gives an order that workers follow at their next step."""
+        self.mailbox.order.remote(name, True, reason)
+
+    def beats(self) -> list[dict[str, Any]]:
+        """The latest sign of life of each rank, and its `age_s`."""
+        return ray.get(self.mailbox.beats.remote(), timeout=BEAT_TIMEOUT_S)
 
     def close(self) -> None:
         """Handles what has arrived, then stops.
 
         Raises:
-            BaseException: the first exception that `handle` raised.
+            BaseException: the first exception that the desk raised.
         """
         self._closing.set()
         self._thread.join()
-        ray.kill(self._mailbox)
-        if self._error is not None:
-            raise self._error
+        ray.kill(self.mailbox)
+        if self.error is not None:
+            raise self.error
 
     def _run(self) -> None:
         last_round = False
-        while not last_round:
+        while not last_round and self.error is None:
             last_round = self._closing.wait(self._poll_s)
             try:
-                events, self.num_dropped = ray.get(self._mailbox.take.remote())
+                events, self.num_dropped = ray.get(self.mailbox.take.remote())
                 for event in events:
                     self._handle(event)
             except BaseException as error:
-                self._error = self._error or error
+                self.error = error
                 if isinstance(error, RayError):
                     return
+
+    def _handle(self, event: Event) -> None:
+        before = self._desk.generation
+        if not event["ask"]:
+            self._desk.handle(event)
+            return
+        try:
+            answer = self._desk.answer(event)
+        except Exception as error:
+            answer = error
+        if self._desk.generation != before:
+            self.mailbox.new_group.remote(self._desk.generation)
+        self.mailbox.answer.remote(event["ask"], answer, self._desk.num_commits)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from diurnal.config import Config
 from diurnal.errors import DiurnalError
-from diurnal.train.spec import Spec
 
 
 class Interrupted(KeyboardInterrupt):
@@ -23,15 +22,20 @@ class WorkerFailed(RuntimeError):
     """A worker raised something that is no person's fault."""
 
 
-def fit_until_interrupted(config: Config, spec: Spec, scratch: str) -> None:
-    """Runs one worker group to its end.
+def fit_until_interrupted(trainer: Any, grace_s: float, stop: Callable[[str], None], check: Callable[[], None]) -> None:
+    """Runs worker groups to their end.
+
+    Args:
+        trainer: Ray Train's.
+        grace_s: after a signal, how long workers may take to commit what they have learned.
+        stop: orders them to.
+        check: called a few times a second; what it raises ends the run.
 
     Raises:
         DiurnalError: what a worker raised, when it is a person's fault.
         WorkerFailed: the first other error of a worker, with its rank and traceback.
         Interrupted: on SIGTERM or SIGINT; ending the Ray session ends the workers.
     """
-    trainer = _trainer(config, spec, scratch)
     raised: list[BaseException] = []
 
     def fit() -> None:
@@ -41,34 +45,22 @@ def fit_until_interrupted(config: Config, spec: Spec, scratch: str) -> None:
             raised.append(error)
 
     thread = threading.Thread(target=fit, name="diurnal-fit", daemon=True)
-    with _signals_raise():
+    with _signals() as received:
         thread.start()
+        until_s: float | None = None
         while thread.is_alive():
-            thread.join(0.2)
+            thread.join(0.1)
+            check()
+            if received and until_s is None:
+                until_s = time.monotonic() + grace_s
+                stop(received[0])
+            if until_s is not None and (time.monotonic() > until_s or len(received) > 1):
+                break
+        if received:
+            raise Interrupted(f"stopped by {received[0]}")
+    check()
     if raised:
         raise first_real_error(raised[0]) from None
-
-
-def _trainer(config: Config, spec: Spec, scratch: str) -> Any:
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-    from ray.train.v2.api.config import LoggingConfig
-
-    from diurnal.train.worker import work
-
-    workers = config.workers
-    resources = {"CPU": workers.cpus, "GPU": float(workers.gpus)}
-    return TorchTrainer(
-        work,
-        train_loop_config={"spec": spec},
-        scaling_config=ScalingConfig(num_workers=workers.max, use_gpu=workers.gpus > 0, resources_per_worker=resources),
-        run_config=RunConfig(
-            name="group",
-            storage_path=scratch,
-            failure_config=FailureConfig(max_failures=0),
-            logging_config=LoggingConfig(log_level="ERROR"),
-        ),
-    )
 
 
 def first_real_error(error: BaseException) -> BaseException:
@@ -76,7 +68,8 @@ def first_real_error(error: BaseException) -> BaseException:
     from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
     if isinstance(error, ControllerError):
-        return WorkerFailed(f"Ray Train's controller: {error.controller_failure}")
+        cause = error.controller_failure
+        return cause if isinstance(cause, DiurnalError) else WorkerFailed(f"Ray Train's controller: {cause}")
     if not isinstance(error, WorkerGroupError):
         return error
     failures = sorted(error.worker_failures.items())
@@ -96,17 +89,19 @@ def _is_echo(cause: BaseException) -> bool:
 
 
 @contextmanager
-def _signals_raise() -> Iterator[None]:
+def _signals() -> Iterator[list[str]]:
+    """The names of the signals that arrive meanwhile."""
+    received: list[str] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield received
         return
 
-    def stop(number: int, _: FrameType | None) -> None:
-        raise Interrupted(f"stopped by {signal.Signals(number).name}")
+    def note(number: int, _: FrameType | None) -> None:
+        received.append(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

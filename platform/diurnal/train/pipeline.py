@@ -15,6 +15,7 @@ from typing import Protocol, Self
 import torch
 
 from diurnal.data.batch import Batch
+from diurnal.train.pulse import Phase, Pulse
 
 
 class Source(Protocol):
@@ -28,7 +29,8 @@ class Source(Protocol):
 class Feed(Iterable[Batch]):
     """Hands out the batches of one pass; on a GPU the next one is copied while the model works on this one."""
 
-    def __init__(self, source: Source, device: torch.device) -> None:
+    def __init__(self, source: Source, device: torch.device, first_step: int = 0) -> None:
+        self.first_step = first_step
         self._source = source
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -69,6 +71,19 @@ class Feed(Iterable[Batch]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         self.close()
+
+
+def followed(feed: Feed, pulse: Pulse) -> Iterator[Batch]:
+    """The batches of a feed; the pulse says when the model waits for one, and when it has it."""
+    batches, step = iter(feed), feed.first_step
+    while True:
+        pulse.mark(Phase.DATA, step)
+        batch = next(batches, None)
+        if batch is None:
+            return
+        pulse.mark(Phase.EXCHANGE, step)
+        yield batch
+        step += 1
 
 
 @contextmanager

@@ -14,17 +14,10 @@ from diurnal.errors import Fault, ResourceError
 OBJECT_STORE_BYTES = 512 * 2**20
 """Object store of a cluster that is started here: batches pass through it, nothing stays."""
 
-_ENVIRONMENT = {
-    # Ray Train's controller looks at its workers this often; a report waits for the next look.
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
-    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-}
 
-
-def needed_cpus(config: Config) -> float:
-    """CPUs of all workers and of the tasks that read for them."""
-    return config.workers.max * (config.workers.cpus + config.data.read_cpus)
+def needed_cpus(config: Config, num_workers: int) -> float:
+    """CPUs of so many workers and of the tasks that read for them."""
+    return num_workers * (config.workers.cpus + config.data.read_cpus)
 
 
 @contextmanager
@@ -44,8 +37,8 @@ def cluster(config: Config) -> Iterator[None]:
         _set_environment()
         ray.init(address=config.workers.address, logging_level=logging.WARNING, log_to_driver=False)
     elif is_own:
-        _refuse_more_workers_than_cores(config, os.cpu_count() or 1)
-        start_local(max(os.cpu_count() or 1, math.ceil(needed_cpus(config))))
+        num_cores = os.cpu_count() or 1
+        start_local(max(num_cores, math.ceil(needed_cpus(config, _workers_on(num_cores, config)))))
     try:
         _refuse_what_never_fits(config, dict(ray.cluster_resources()))
         yield
@@ -57,13 +50,13 @@ def cluster(config: Config) -> Iterator[None]:
 def start_local(num_cpus: int) -> None:
     """Starts a quiet Ray cluster on this machine and joins it."""
     _set_environment()
-    # Nobody takes a node away from a cluster of one machine: one process less to start with each worker group.
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     import ray
 
     # Says on every start that a token protects the cluster, which nobody has to act on.
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
     ray.init(
+        # Another cluster of this machine is not joined by accident.
+        address="local",
         num_cpus=num_cpus,
         object_store_memory=OBJECT_STORE_BYTES,
         include_dashboard=False,
@@ -73,32 +66,41 @@ def start_local(num_cpus: int) -> None:
 
 
 def _set_environment() -> None:
-    for name, value in _ENVIRONMENT.items():
+    from diurnal.train.elastic import ENVIRONMENT
+
+    for name, value in {**ENVIRONMENT, "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}.items():
         os.environ.setdefault(name, value)
 
 
-def _refuse_more_workers_than_cores(config: Config, num_cores: int) -> None:
+def _workers_on(num_cores: int, config: Config) -> int:
+    """How many workers this machine has cores for, `workers.max` at most.
+
+    Raises:
+        ResourceError: fewer than `workers.min`.
+    """
     workers = config.workers
-    if workers.max * workers.cpus > num_cores:
-        found = f"{workers.max} workers x {workers.cpus:g} CPUs"
-        fix = "lower workers.max or workers.cpus, or name a cluster in workers.address"
+    count = min(workers.max, int(num_cores / workers.cpus + 1e-9))
+    if count < workers.least:
+        found = f"{workers.least} workers x {workers.cpus:g} CPUs"
+        fix = "lower workers.max, workers.min or workers.cpus, or name a cluster in workers.address"
         raise ResourceError([Fault("workers", found, f"this machine's {num_cores} cores", fix)])
+    return count
 
 
 def _refuse_what_never_fits(config: Config, total: dict[str, float]) -> None:
     workers, data = config.workers, config.data
     faults = []
     cpus = total.get("CPU", 0.0)
-    if needed_cpus(config) > cpus:
+    if needed_cpus(config, workers.least) > cpus:
         found = (
-            f"{needed_cpus(config):g} CPUs: {workers.max} workers x ({workers.cpus:g} for training "
+            f"{needed_cpus(config, workers.least):g} CPUs: {workers.least} workers x ({workers.cpus:g} for training "
             f"+ {data.read_cpus:g} for reading)"
         )
-        fix = "lower workers.max, workers.cpus or data.read_cpus, or add nodes"
+        fix = "lower workers.max, workers.min, workers.cpus or data.read_cpus, or add nodes"
         faults.append(Fault("workers", found, f"the cluster's total, {cpus:g} CPUs", fix))
     gpus = total.get("GPU", 0.0)
-    if workers.max * workers.gpus > gpus:
-        found = f"{workers.max * workers.gpus} GPUs"
+    if workers.least * workers.gpus > gpus:
+        found = f"{workers.least * workers.gpus} GPUs"
         faults.append(Fault("workers.gpus", found, f"the cluster's total, {gpus:g} GPUs", "set workers.gpus = 0"))
     if faults:
         raise ResourceError(faults)

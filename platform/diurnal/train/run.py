@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 from diurnal.checkpoint.compatibility import compare
+from diurnal.checkpoint.history import History
 from diurnal.checkpoint.store import Store, Version
 from diurnal.config import Config, resolved_json
-from diurnal.data.partitions import Increment
 from diurnal.data.selection import select_increments
-from diurnal.data.streams import StreamPlan, plan_increment
-from diurnal.errors import DataError, Fault
+from diurnal.errors import LeaseLost
+from diurnal.ledger.claims import Ledger
+from diurnal.ledger.database import default_url
+from diurnal.ledger.lease import Lease
 from diurnal.stack import check_stack, library_versions
 from diurnal.tracking.mlflow import Dataset, Tracker, TrackingReport
-from diurnal.train.claim import exclusive, next_attempt
+from diurnal.train.desk import Restart, ScoringDesk, TrainingDesk, plan_of
 from diurnal.train.interrupt import Interrupted, fit_until_interrupted
 from diurnal.train.progress import Progress
 from diurnal.train.resources import cluster
-from diurnal.train.spec import Fit, Spec
-from diurnal.train.watch import Announced, Outcome, Watch
+from diurnal.train.span import Span
+from diurnal.train.spec import Fit, Spec, Start
+from diurnal.train.todo import not_yet_trained
+from diurnal.train.watch import Driver, Outcome, Watch
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Result:
     """Seconds since the command began: entered_s, imported_s, built_s, loaded_s, first_step_s."""
     hyperparameters: dict[str, Any]
     tracking: TrackingReport | None
+    restarts: tuple[Restart, ...]
+    """Worker groups that went on where another one ended."""
     wall_s: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,6 +57,7 @@ class Result:
             "timeline": self.timeline,
             "hyperparameters": self.hyperparameters,
             "tracking": tracking and {"sent": tracking.sent, "dropped": tracking.dropped, "reason": tracking.reason},
+            "restarts": [vars(restart) for restart in self.restarts],
             "wall_s": self.wall_s,
         }
 
@@ -58,37 +65,33 @@ class Result:
 def train(config: Config, first: str, last: str | None = None, progress: Progress | None = None) -> Result:
     """Fits the increments from `first` to `last` one after another and commits a version after each.
 
-    An increment that a version was committed for is done already, and nothing happens for it.
+    An increment that a version was committed for is done already, and nothing happens for it. One that was begun goes
+    on from its newest resume point. With `workers.keep_alive`, increments that are not complete yet are waited for.
 
     Raises:
         ConfigError, DataError, CheckpointError, ResourceError, StackError: before any worker starts.
         LeaseHeld: another process trains this model.
+        LeaseLost: another process took the model over while this one trained it.
         TrainingError: too many steps were not finite; what was committed before stays.
     """
     started_s, progress = time.time(), progress or Progress()
     check_stack()
-    increments = select_increments(config.data.path, config.dataset, first, last)
-    store = Store(config.storage, config.name)
-    with exclusive(config.storage, config.name):
-        versions = store.versions()
-        todo, already = _not_yet_trained(increments, versions)
+    span = Span(config, first, last)
+    increments = span.complete()
+    with _ledger(config) as ledger, _lease(config, ledger, first, last) as lease:
+        history = History(Store(config.storage, config.name), ledger, config.name)
+        if count := history.rebuild(lease):
+            progress.say(f"the ledger did not know of {count} versions in {config.storage}: they are registered")
+        todo, already = not_yet_trained(increments, history.commits())
         for increment in already:
             progress.say(f"{increment}: trained already")
         if not todo:
-            return Result(config.name, (), tuple(already), {}, {}, None, time.time() - started_s)
-        parent = versions[-1] if versions else None
-        if parent is not None:
-            _refuse_what_does_not_fit(parent, config)
-        fits = []
-        for number, increment in enumerate(todo, start=1 + (parent.number if parent else 0)):
-            plan = _plan(config, increment)
-            attempt = next_attempt(config.storage, config.name, increment.id)
-            fits.append(Fit(plan.to_json(), increment.fingerprint, number, attempt))
-        announced = {
-            increment.id: Announced(_dataset(config, increment), fit.attempt, fit.number - 1 or None)
-            for increment, fit in zip(todo, fits, strict=True)
-        }
-        watch, report = _run_workers(config, "train", fits, parent, announced, progress, started_s)
+            return Result(config.name, (), tuple(already), {}, {}, None, (), time.time() - started_s)
+        newest = history.newest()
+        if newest is not None:
+            _refuse_what_does_not_fit(history.store.at(newest.path), config)
+        desk = TrainingDesk(config, history, ledger, lease, todo, span.more, progress.say)
+        watch, report = _run_workers(config, "train", desk, span.dataset, progress, started_s, lease)
     return Result(
         name=config.name,
         outcomes=tuple(watch.outcomes.values()),
@@ -96,6 +99,7 @@ def train(config: Config, first: str, last: str | None = None, progress: Progres
         timeline=watch.timeline,
         hyperparameters=watch.model.get("hyperparameters", {}),
         tracking=report,
+        restarts=tuple(desk.restarts),
         wall_s=time.time() - started_s,
     )
 
@@ -108,14 +112,16 @@ def evaluate(config: Config, number: int, increment_id: str, progress: Progress 
     """
     started_s, progress = time.time(), progress or Progress(table=False)
     check_stack()
-    increments = select_increments(config.data.path, config.dataset, increment_id)
-    store = Store(config.storage, config.name)
-    version = store.version(number)
+    increments = select_increments(config.data.path, config.dataset, increment_id, parts=config.data.parts)
+    with _ledger(config) as ledger:
+        history = History(Store(config.storage, config.name), ledger, config.name)
+        version = history.version(number)
     _refuse_what_does_not_fit(version, config)
-    fits = [Fit(_plan(config, increment).to_json(), increment.fingerprint, 0, 0) for increment in increments]
-    watch, _ = _run_workers(config, "evaluate", fits, version, {}, progress, started_s)
+    fits = [Fit(plan_of(config, increment).to_json(), increment.fingerprint, 0, 0) for increment in increments]
+    desk = ScoringDesk(Start(0, history.store.path_of(version), False, tuple(fits), 1))
+    watch, _ = _run_workers(config, "evaluate", desk, lambda _: None, progress, started_s)
     outcomes = tuple(watch.outcomes.values())
-    return Result(config.name, outcomes, (), watch.timeline, {}, None, time.time() - started_s)
+    return Result(config.name, outcomes, (), watch.timeline, {}, None, (), time.time() - started_s)
 
 
 def _refuse_what_does_not_fit(version: Version, config: Config) -> None:
@@ -123,79 +129,59 @@ def _refuse_what_does_not_fit(version: Version, config: Config) -> None:
     compare(version.manifest(), config, reset_optimizer=config.checkpoint.reset_optimizer).refuse_if_broken()
 
 
-def _not_yet_trained(increments: Sequence[Increment], versions: Sequence[Version]) -> tuple[list[Increment], list[str]]:
-    """Splits increments into those to do and those done.
-
-    Raises:
-        DataError: an increment lies before the newest trained one, or has changed since it was trained.
-    """
-    lineages = [version.manifest().lineage for version in versions]
-    trained = {lineage.increment: lineage for lineage in lineages}
-    newest = max(trained, default="")
-    faults, todo, done = [], [], []
-    for increment in increments:
-        lineage = trained.get(increment.id)
-        if lineage is not None and lineage.fingerprint == increment.fingerprint:
-            done.append(increment.id)
-        elif lineage is not None:
-            found = f"files that differ from those that version {lineage.number} was trained on"
-            fix = "put the files back, or start a new lineage under another name"
-            faults.append(Fault(increment.id, found, "a trained increment does not change", fix))
-        elif increment.id < newest:
-            rule = f"later than {newest}, the newest increment that was trained"
-            faults.append(Fault(increment.id, "an earlier increment", rule, "start a new lineage under another name"))
-        else:
-            todo.append(increment)
-    if faults:
-        raise DataError(faults)
-    return todo, done
+def _ledger(config: Config) -> Ledger:
+    return Ledger(config.ledger.url or default_url(config.storage))
 
 
-def _plan(config: Config, increment: Increment) -> StreamPlan:
-    return plan_increment(
-        increment,
-        batch_rows=config.data.batch_rows,
-        num_streams=config.num_streams,
-        seed=config.seed,
-        order=config.data.order,
-        task_rows=config.data.task_rows,
-    )
-
-
-def _dataset(config: Config, increment: Increment) -> Dataset:
-    day, _, hour = increment.id.partition("T")
-    folder = f"{config.data.path}/dt={day}" + (f"/hr={hour}" if hour else "")
-    return Dataset(Path(config.data.path).name, folder, increment.fingerprint, increment.num_rows)
+@contextmanager
+def _lease(config: Config, ledger: Ledger, first: str, last: str | None) -> Iterator[Lease]:
+    what = first if last in (None, first) else f"{first} to {last}"
+    lease = ledger.claim(config.name, what, config.ledger.lease_s)
+    try:
+        with lease.heartbeat():
+            yield lease
+    finally:
+        lease.release()
 
 
 def _run_workers(
     config: Config,
-    mode: str,
-    fits: Sequence[Fit],
-    parent: Version | None,
-    announced: dict[str, Announced],
+    mode: Literal["train", "evaluate"],
+    desk: TrainingDesk | ScoringDesk,
+    dataset: Callable[[str], Dataset | None],
     progress: Progress,
     started_s: float,
+    lease: Lease | None = None,
 ) -> tuple[Watch, TrackingReport | None]:
     with cluster(config), _scratch(config) as scratch, Tracker(config) as tracker:
+        from diurnal.train.elastic import elastic_trainer
         from diurnal.train.events import Inbox
+        from diurnal.train.worker import work
 
-        watch = Watch(config, tracker, progress, announced)
-        inbox = Inbox(watch.handle)
-        spec = Spec(
-            mode="train" if mode == "train" else "evaluate",
-            config_json=resolved_json(config),
-            fits=tuple(fits),
-            parent=parent.number if parent else None,
-            versions=library_versions(),
-            channel=inbox.channel(),
-            started_s=started_s,
-        )
+        watch = Watch(config, tracker, progress, dataset)
+        inbox = Inbox(Driver(desk, watch))
+        spec = Spec(mode, resolved_json(config), library_versions(), inbox.channel(), started_s)
+        trainer = elastic_trainer(work, config, {"spec": spec}, scratch, inbox.mailbox)
+        if isinstance(desk, TrainingDesk):
+            desk.beats = inbox.beats
+            watch.restarts, watch.replayed_rows = desk.restarts, desk.replayed_rows
+
+        def check() -> None:
+            if inbox.error is not None:
+                raise inbox.error
+            if lease is not None and lease.lost.is_set():
+                raise LeaseLost(lease.lost_reason)
+
+        grace_s = config.workers.grace_s if mode == "train" else 0.0
         try:
-            fit_until_interrupted(config, spec, scratch)
+            fit_until_interrupted(trainer, grace_s, lambda reason: inbox.order("stop", reason), check)
         except BaseException as error:
-            inbox.close()
-            watch.end("KILLED" if isinstance(error, Interrupted) else "FAILED")
+            is_interrupted = isinstance(error, Interrupted)
+            with suppress(BaseException):
+                inbox.close()
+            if isinstance(desk, TrainingDesk):
+                desk.close("interrupted" if is_interrupted else "failed", f"{type(error).__name__}: {error}")
+            watch.end("KILLED" if is_interrupted else "FAILED")
             raise
         inbox.close()
         watch.end("FAILED")

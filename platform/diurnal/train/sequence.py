@@ -3,123 +3,207 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import ray.train.torch
 import torch
+import torch.distributed as dist
 
 from diurnal.checkpoint.store import Store
 from diurnal.config import from_resolved
+from diurnal.data.audit import RowAudit
 from diurnal.data.batch import Batch
 from diurnal.data.streams import StreamPlan
-from diurnal.metrics.report import report_from_sums
-from diurnal.train.commit import Carried, Committer
-from diurnal.train.events import Kind
-from diurnal.train.loop import Pass, learn, score
+from diurnal.train.commit import EVALUATED, Carried, Committer, Progress, Report
+from diurnal.train.curves import Curve
+from diurnal.train.events import Kind, Link, Question
+from diurnal.train.loop import Wishes, learn, score
+from diurnal.train.orders import Orders
+from diurnal.train.passes import Pass
 from diurnal.train.pipeline import Feed, one_ahead
-from diurnal.train.setup import build_learner
-from diurnal.train.spec import Fit, Spec
-from diurnal.train.totals import Totals, add_up, reduced
+from diurnal.train.pulse import Phase, Pulse, mark_forward
+from diurnal.train.setup import Learner, build_learner
+from diurnal.train.spec import Fit, Spec, Start
+from diurnal.train.totals import Totals, add_up, summed
+
+MORE_EVERY_S = 1.0
 
 
-class Sequence:
-    """The increments of a spec, on one rank.
+class WorkerSequence:
+    """The increments of a run, on one rank, from where the newest commit stands.
 
     Args:
-        entered_s: `time.time()` when the worker's function was entered.
-        imported_s: when its imports were done.
+        start: what the driver answered; the same on all ranks.
+        timeline: moments of this worker's start, `time.time()` by name.
+        report: tells Ray Train of a version.
     """
 
-    def __init__(self, spec: Spec, rank: int, entered_s: float, imported_s: float) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        start: Start,
+        device: torch.device,
+        timeline: dict[str, float],
+        pulse: Pulse,
+        orders: Orders,
+        report: Report,
+    ) -> None:
         self._spec = spec
-        self._rank = rank
-        config = from_resolved(spec.config_json)
-        self._every_steps = config.tracking.every_steps
-        device = ray.train.torch.get_device() if config.workers.gpus else torch.device("cpu")
-        self._learner = build_learner(config, device)
-        self._committer = Committer(Store(config.storage, config.name), self._learner)
-        self._timeline = {"started_s": spec.started_s, "entered_s": entered_s, "imported_s": imported_s}
+        self._start = start
+        self._rank = dist.get_rank()
+        self._pulse = pulse
+        self._orders = orders
+        self._timeline = {"started_s": spec.started_s, **timeline}
+        self._config = from_resolved(spec.config_json)
+        self._learner = build_learner(self._config, device)
+        mark_forward(self._learner.parallel.module, pulse)
+        store = Store(self._config.storage, self._config.name)
+        self._committer = Committer(store, self._learner, spec.link, report, start.token)
         self._timeline["built_s"] = time.time()
-        self._carried, loaded = self._committer.load(spec.parent) if spec.parent is not None else (Carried(), "")
+        self._carried, self._resumed, loaded = Carried(), None, ""
+        if start.path:
+            self._carried, manifest, loaded = self._committer.load(start.path)
+            self._resumed = manifest.lineage if start.is_resumed else None
+        self._has_parent = bool(start.path)
         self._timeline["loaded_s"] = time.time()
         self._tell("model", **self._learner.describe(), loaded=loaded)
 
     def train(self) -> None:
-        plans = [StreamPlan.from_json(fit.plan) for fit in self._spec.fits]
-        with one_ahead(self._starts(plans)) as feeds:
-            for index, (fit, plan) in enumerate(zip(self._spec.fits, plans, strict=True)):
-                self._fit(fit, plan, feeds, has_parent=self._has_parent(index))
+        """Fits the known increments, then those that the driver has more, until it has none."""
+        fits = self._start.fits
+        while fits:
+            if not self._fit_all(fits):
+                break
+            self._committer.settle()
+            fits = self._more()
+        self._committer.settle()
 
     def evaluate(self) -> None:
-        for fit in self._spec.fits:
+        for fit in self._start.fits:
             plan = StreamPlan.from_json(fit.plan)
-            self._tell("increment", plan.increment_id, rows=plan.num_rows)
+            self._tell("increment", plan.increment_id, rows=plan.num_rows, rows_done=0)
             with self._learner.feed(plan) as feed:
-                done = score(self._learner, feed, plan.num_steps, self._on_step(plan, "score"))
-            self._tell_totals("evaluated", plan.increment_id, add_up(self._learner, done, self._carried.running_rate))
+                self._score(plan, feed)
 
-    def _starts(self, plans: list[StreamPlan]) -> Iterator[Callable[[], Feed]]:
-        """The passes in order. A model without a parent has nothing to be scored for."""
+    def _fit_all(self, fits: Sequence[Fit]) -> bool:
+        """False when somebody ended the run on the way."""
+        plans = [StreamPlan.from_json(fit.plan) for fit in fits]
+        with one_ahead(self._passes(plans)) as feeds:
+            for fit, plan in zip(fits, plans, strict=True):
+                if not self._fit(fit, plan, feeds):
+                    return False
+        return True
+
+    def _passes(self, plans: Sequence[StreamPlan]) -> Iterator[Callable[[], Feed]]:
+        """The passes in order. A model without a parent has nothing to be scored for, and what was begun was scored."""
+        if self._resumed is not None:
+            first_step = self._resumed.position.steps
+            yield lambda: self._learner.feed(plans[0], first_step)
+            plans = plans[1:]
         for index, plan in enumerate(plans):
-            for _ in range(2 if self._has_parent(index) else 1):
+            for _ in range(2 if self._has_parent or index > 0 else 1):
                 yield lambda plan=plan: self._learner.feed(plan)
 
-    def _has_parent(self, index: int) -> bool:
-        return index > 0 or self._spec.parent is not None
-
-    def _fit(self, fit: Fit, plan: StreamPlan, feeds: Iterator[Feed], has_parent: bool) -> None:
-        increment, begun_s = plan.increment_id, time.perf_counter()
-        self._tell("increment", increment, rows=plan.num_rows)
-        evaluated: Totals | None = None
-        if has_parent:
-            done = score(self._learner, next(feeds), plan.num_steps, self._on_step(plan, "score"))
-            evaluated = add_up(self._learner, done, self._carried.running_rate)
-            self._tell_totals("evaluated", increment, evaluated)
-        done = learn(self._learner, next(feeds), plan.num_steps, self._on_step(plan, "learn"))
+    def _fit(self, fit: Fit, plan: StreamPlan, feeds: Iterator[Feed]) -> bool:
+        progress, rows_done = self._begin(fit, plan), 0
+        if self._resumed is not None:
+            rows_done = self._resumed.position.rows
+            self._resumed = None
+        elif self._has_parent:
+            progress.evaluated = self._score(plan, next(feeds)).to_dict()
+        self._committer.begin_increment(rows_done)
+        self._orders.learns = True
+        done = learn(self._learner, next(feeds), progress.done, self._pulse, self._wish, self._on_learned(progress))
+        self._orders.learns = False
+        if self._orders.is_stopped:
+            return False
         learned = add_up(self._learner, done, self._carried.running_rate)
-        self._tell_totals("learned", increment, learned)
+        _refuse_other_rows(self._learner, plan, learned)
+        self._tell_totals("learned", plan.increment_id, learned)
         self._carried = self._carried.after(learned)
-        committed = self._committer.commit(fit, plan, evaluated, learned, self._carried)
-        increment_s = time.perf_counter() - begun_s
-        self._tell("committed", increment, increment_s=increment_s, **committed)
+        self._pulse.mark(Phase.COMMIT, plan.num_steps)
+        self._committer.version(progress, learned, self._carried)
+        self._has_parent = True
+        return True
 
-    def _on_step(self, plan: StreamPlan, mode: str) -> Callable[[Pass, Batch], None]:
-        last = {"rows": 0, "s": time.perf_counter(), "sums": torch.zeros(0)}
+    def _begin(self, fit: Fit, plan: StreamPlan) -> Progress:
+        increment, resumed = plan.increment_id, self._resumed
+        self._orders.increment, self._orders.num_rows = increment, plan.num_rows
+        if resumed is None:
+            self._tell("increment", increment, rows=plan.num_rows, rows_done=0, attempt=fit.attempt, number=fit.number)
+            return Progress(fit, plan, Pass.new(self._learner, plan.num_steps), None)
+        done = self._committer.load_pass(self._start.path, plan)
+        evaluated = resumed.metrics[EVALUATED]
+        begun = {"rows": plan.num_rows, "rows_done": resumed.position.rows}
+        self._tell("increment", increment, **begun, attempt=fit.attempt, number=fit.number)
+        if evaluated is not None:
+            self._tell("evaluated", increment, **evaluated)
+        return Progress(fit, plan, done, evaluated)
 
-        def on_step(done: Pass, batch: Batch) -> None:
-            if self._timeline and mode == "learn":
+    def _score(self, plan: StreamPlan, feed: Feed) -> Totals:
+        curve = Curve(self._spec.link, self._learner, plan, "score")
+
+        def on_step(done: Pass, batch: Batch, _: Wishes) -> bool:
+            self._pulse.rows = plan.rows_before(batch.step + 1)
+            curve.point(done, batch.step + 1)
+            return True
+
+        done = score(self._learner, feed, Pass.new(self._learner, plan.num_steps), self._pulse, on_step)
+        totals = add_up(self._learner, done, self._carried.running_rate)
+        self._tell_totals("evaluated", plan.increment_id, totals)
+        return totals
+
+    def _wish(self) -> Wishes:
+        """What this rank wants after the step at hand. Time and orders are rank 0's to see, so that they are asked
+        for once."""
+        if self._rank != 0:
+            return Wishes()
+        every_s = self._config.checkpoint.every_s
+        is_due = every_s > 0 and time.monotonic() - self._committer.last_s >= every_s
+        return Wishes(is_due, self._orders.wants("hold"), self._orders.wants("stop"))
+
+    def _on_learned(self, progress: Progress) -> Callable[[Pass, Batch, Wishes], bool]:
+        plan, every_rows = progress.plan, self._config.checkpoint.every_rows
+        curve = Curve(self._spec.link, self._learner, plan, "learn")
+
+        def on_step(done: Pass, batch: Batch, agreed: Wishes) -> bool:
+            steps = batch.step + 1
+            rows = self._pulse.rows = plan.rows_before(steps)
+            if self._timeline:
                 self._tell("timeline", **self._timeline, first_step_s=time.time())
                 self._timeline = {}
-            if (batch.step + 1) % self._every_steps != 0:
-                return
-            sums = reduced(done.metrics.sums())
-            if self._rank == 0:
-                self._tell_point(plan, mode, done, batch.step + 1, sums, last)
+            curve.point(done, steps)
+            is_due = bool(agreed) or 0 < every_rows <= rows - self._committer.last_rows
+            if is_due and steps < plan.num_steps:
+                self._pulse.mark(Phase.COMMIT, batch.step)
+                self._committer.point(progress, steps, self._carried)
+            if agreed.hold or agreed.stop:
+                self._pause(plan, agreed)
+            self._orders.is_stopped = agreed.stop
+            return not agreed.stop
 
         return on_step
 
-    def _tell_point(
-        self, plan: StreamPlan, mode: str, done: Pass, steps: int, sums: torch.Tensor, last: dict[str, Any]
-    ) -> None:
-        rows, now_s = plan.rows_before(steps), time.perf_counter()
-        before = last["sums"] if last["sums"].numel() else torch.zeros_like(sums)
-        report, window = report_from_sums(sums.tolist()), report_from_sums((sums - before).tolist())
-        self._tell(
-            "progress",
-            plan.increment_id,
-            mode=mode,
-            rows=rows,
-            num_rows=plan.num_rows,
-            report=report.to_dict(),
-            window_log_loss=window.log_loss,
-            rows_per_s=(rows - last["rows"]) / max(now_s - last["s"], 1e-9),
-            wait_share=done.wait_s / max(now_s - done.started_s, 1e-9),
-            num_skipped_steps=done.num_skipped_steps,
-            global_step=self._learner.state.global_step,
-            lr_factor=self._learner.lr_factor(),
-        )
-        last.update(rows=rows, s=now_s, sums=sums)
+    def _pause(self, plan: StreamPlan, agreed: Wishes) -> None:
+        """Lets what was begun become visible; before a resize, waits for it, which ends this process. If none comes,
+        training goes on."""
+        with self._pulse.paused():
+            self._committer.settle()
+            if agreed.hold and not agreed.stop:
+                if self._rank == 0:
+                    self._spec.link.ask("held", plan.increment_id)
+                    self._orders.wait_while_held()
+                    self._spec.link.send("resumed", plan.increment_id)
+                dist.barrier()
+
+    def _more(self) -> tuple[Fit, ...]:
+        """What the driver has beyond what it had at the start; it may take its time."""
+        with self._pulse.paused():
+            while True:
+                fits = ask(self._spec.link, "more")
+                if fits is not None:
+                    return fits
+                time.sleep(MORE_EVERY_S)
 
     def _tell_totals(self, kind: Kind, increment: str, totals: Totals) -> None:
         if self._rank == 0:
@@ -129,4 +213,32 @@ class Sequence:
 
     def _tell(self, kind: Kind, increment: str = "", /, **data: Any) -> None:
         if self._rank == 0:
-            self._spec.channel.send(kind, increment, **data)
+            self._spec.link.send(kind, increment, **data)
+
+
+def ask(link: Link, question: Question, **data: Any) -> Any:
+    """Rank 0 asks the driver, all ranks have the answer, or raise what the driver raised. A collective call."""
+    answer: list[Any] = [None]
+    if dist.get_rank() == 0:
+        try:
+            answer = [link.ask(question, **data)]
+        except Exception as error:
+            answer = [error]
+    dist.broadcast_object_list(answer)
+    if isinstance(answer[0], Exception):
+        raise answer[0]
+    return answer[0]
+
+
+def _refuse_other_rows(learner: Learner, plan: StreamPlan, learned: Totals) -> None:
+    """Every row once, whatever happened on the way: proven before it is committed.
+
+    Raises:
+        RuntimeError: on all ranks; it would be a fault of this program.
+    """
+    share = RowAudit.expected_share(plan.num_rows, learner.rank, learner.world_size)
+    verdict = learned.audit.verdict(summed(share, learner.device))
+    if verdict is not None:
+        raise RuntimeError(
+            f"{plan.increment_id}: what was learned is not each row once: {verdict}; nothing is committed"
+        )

@@ -49,16 +49,17 @@ class Learner:
     def lr_factor(self) -> float:
         return self.schedule.factor(self.state.global_step)
 
-    def feed(self, plan: StreamPlan) -> Feed:
-        """Starts to read this rank's batches of an increment."""
+    def feed(self, plan: StreamPlan, first_step: int = 0) -> Feed:
+        """Starts to read this rank's batches of an increment, or of the rest of it."""
         reader = BatchReader(
             plan,
             self.config.dataset,
             rank=self.rank,
             world_size=self.world_size,
+            start_step=first_step,
             read_cpus=self.config.data.read_cpus,
         )
-        return Feed(reader, self.device)
+        return Feed(reader, self.device, first_step)
 
     def describe(self) -> dict[str, Any]:
         """The plan and the hyper-parameters that are really used, of all ranks. A collective call."""

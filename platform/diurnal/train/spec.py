@@ -1,16 +1,30 @@
-"""What the driver tells every worker: the run's configuration and the increments to fit, all as plain data."""
+"""What passes between the driver and its workers, all as plain data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from diurnal.train.events import Channel
+from diurnal.train.events import Link
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The task of every worker group of a run, the same however often the group starts anew."""
+
+    mode: Literal["train", "evaluate"]
+    config_json: str
+    """The resolved configuration."""
+    versions: dict[str, str]
+    """Library versions of the driver; a worker with others refuses to start."""
+    link: Link
+    started_s: float
+    """`time.time()` when the driver began."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One increment to be fitted by the worker group."""
+    """One increment to be fitted."""
 
     plan: dict[str, Any]
     """A `data.streams.StreamPlan` as JSON."""
@@ -21,18 +35,16 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Spec:
-    """The whole task of a worker group."""
+class Start:
+    """What the driver answers a worker group that starts."""
 
-    mode: Literal["train", "evaluate"]
-    config_json: str
-    """The resolved configuration."""
+    token: int
+    """Fencing token of the driver's lease."""
+    path: str
+    """Folder below `versions/` of the commit to go on from; empty for a new model."""
+    is_resumed: bool
+    """The commit is a resume point inside the first of the increments."""
     fits: tuple[Fit, ...]
-    """Increments, in order."""
-    parent: int | None
-    """Number of the version to start from."""
-    versions: dict[str, str]
-    """Library versions of the driver; a worker with others refuses to start."""
-    channel: Channel
-    started_s: float
-    """`time.time()` when the driver began."""
+    """Increments that are known by now, in order."""
+    generation: int
+    """Counts the worker groups of a run."""

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from diurnal.data.audit import RowAudit
 from diurnal.metrics.report import Report
 from diurnal.metrics.state import BinaryMetrics, Reliability
-from diurnal.train.loop import Pass
+from diurnal.train.passes import Pass
 from diurnal.train.setup import Learner
 
 _NEVER = torch.iinfo(torch.int64).min
@@ -26,6 +27,8 @@ class Totals:
     """Real rows that were read: all of the increment's."""
     counts: dict[str, int]
     watermark_us: int | None
+    audit: RowAudit
+    """Which rows they were."""
     num_steps: int
     num_skipped_steps: int
     num_skipped_rows: int
@@ -73,12 +76,18 @@ def add_up(learner: Learner, done: Pass, prior: tuple[float, float] = (0.0, 0.0)
         rows=num_rows,
         counts=dict(zip(learner.count_names, counts, strict=True)),
         watermark_us=None if watermark_us == _NEVER else watermark_us,
+        audit=summed(done.audit, learner.device),
         num_steps=done.num_steps,
         num_skipped_steps=done.num_skipped_steps,
         num_skipped_rows=num_skipped_rows,
         wall_s=wall_s,
         wait_share=wait_share,
     )
+
+
+def summed(audit: RowAudit, device: torch.device) -> RowAudit:
+    """The rows of all ranks."""
+    return RowAudit.from_array(reduced(torch.from_numpy(audit.to_array()).to(device)).cpu().numpy())
 
 
 def reduced(tensor: torch.Tensor, how: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +13,8 @@ from diurnal.config import Config
 from diurnal.tracking import names
 from diurnal.tracking.mlflow import Dataset, IncrementRun, Status, Tracker
 from diurnal.tracking.plots import calibration_png
-from diurnal.train.claim import record_attempt
-from diurnal.train.events import Event
+from diurnal.train.desk import Restart
+from diurnal.train.events import Desk, Event
 from diurnal.train.progress import Progress
 
 
@@ -31,6 +31,13 @@ class Outcome:
     """Number of the version that was committed."""
     path: str = ""
     increment_s: float | None = None
+    freshness_s: float | None = None
+    """Age of the newest row of the version when it was committed."""
+    resume_points: int = 0
+    restarts: int = 0
+    replayed_rows: int = 0
+    stall_s: float = 0.0
+    """Seconds that training stood still for commits."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -44,6 +51,11 @@ class Outcome:
             "calibration": _of(self.learned, "calibration"),
             "rows_per_s": self.learned and self.learned["rows_per_s"],
             "increment_s": self.increment_s,
+            "freshness_s": self.freshness_s,
+            "resume_points": self.resume_points,
+            "restarts": self.restarts,
+            "replayed_rows": self.replayed_rows,
+            "stall_s": self.stall_s,
             "skipped_steps": self.learned and self.learned["num_skipped_steps"],
             "version": self.version,
             "path": self.path,
@@ -52,27 +64,21 @@ class Outcome:
         }
 
 
-@dataclass(frozen=True)
-class Announced:
-    """What the driver knows of an increment before it is fitted."""
-
-    dataset: Dataset
-    attempt: int
-    parent: int | None
-
-
 @dataclass
 class Watch:
-    """Handles the events of one worker group, in order."""
+    """Handles the events of a run, in order."""
 
     config: Config
     tracker: Tracker
     progress: Progress
-    announced: Mapping[str, Announced]
+    announced: Callable[[str], Dataset | None]
+    """What an increment's run is told of its rows; None where there is no run."""
+    restarts: Sequence[Restart] = ()
+    replayed_rows: Mapping[str, int] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     timeline: dict[str, float] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
-    open_run: IncrementRun | None = None
+    open_runs: dict[str, IncrementRun] = field(default_factory=dict)
 
     def handle(self, event: Event) -> None:
         handlers = {
@@ -84,17 +90,19 @@ class Watch:
             "learned": self._on_learned,
             "committed": self._on_committed,
         }
-        handlers[event["kind"]](event["increment"], event["data"])
+        if event["kind"] in handlers:
+            handlers[event["kind"]](event["increment"], event["data"])
 
     def end(self, status: Status) -> None:
-        """Closes the run of an increment that was not committed."""
+        """Closes the runs of increments that were not committed."""
         self.progress.end()
-        if self.open_run is not None:
-            self.open_run.finish(status)
-            self.open_run = None
+        for run in self.open_runs.values():
+            run.finish(status)
+        self.open_runs.clear()
 
     def _on_timeline(self, _: str, data: dict[str, Any]) -> None:
-        self.timeline = {name: at_s - data["started_s"] for name, at_s in data.items() if name != "started_s"}
+        if not self.timeline:
+            self.timeline = {name: at_s - data["started_s"] for name, at_s in data.items() if name != "started_s"}
 
     def _on_model(self, _: str, data: dict[str, Any]) -> None:
         self.model = data
@@ -102,17 +110,23 @@ class Watch:
             self.progress.say(data["loaded"])
 
     def _on_increment(self, increment: str, data: dict[str, Any]) -> None:
-        self.outcomes[increment] = Outcome(increment, data["rows"])
         self.progress.begin(increment, data["rows"])
-        announced = self.announced.get(increment)
-        if announced is None:
+        if increment in self.outcomes and self.outcomes[increment].version is None:
+            self.outcomes[increment].restarts += 1
+        else:
+            self.outcomes[increment] = Outcome(increment, data["rows"])
+        dataset = self.announced(increment)
+        if dataset is None:
             return
-        record_attempt(self.config.storage, self.config.name, increment, announced.attempt)
-        self.open_run = self.tracker.begin_increment(
-            increment, attempt=announced.attempt, parent_version=announced.parent, dataset=announced.dataset
+        run = self.open_runs.get(increment)
+        if run is not None:
+            run.tags({names.TAG_ATTEMPT: str(data["attempt"])})
+            return
+        run = self.open_runs[increment] = self.tracker.begin_increment(
+            increment, attempt=data["attempt"], parent_version=data["number"] - 1 or None, dataset=dataset
         )
-        self.open_run.params({"used": self.model["hyperparameters"]})
-        self.open_run.artifact_text(names.PLAN_ARTIFACT, self.model["plan"])
+        run.params({"used": self.model["hyperparameters"]})
+        run.artifact_text(names.PLAN_ARTIFACT, self.model["plan"])
 
     def _on_progress(self, increment: str, data: dict[str, Any]) -> None:
         report, learning = data["report"], data["mode"] == "learn"
@@ -120,10 +134,11 @@ class Watch:
         numbers = {"NE": ne, "rows/s": f"{data['rows_per_s']:,.0f}", "data wait": f"{data['wait_share']:.0%}"}
         title = f"{increment} {'learning' if learning else 'scoring'}"
         self.progress.at(title, data["rows"], data["num_rows"], numbers)
-        if self.open_run is None:
+        run = self.open_runs.get(increment)
+        if run is None:
             return
         if not learning:
-            self.open_run.log(names.report_metrics(names.EVAL, report), data["rows"])
+            run.log(names.report_metrics(names.EVAL, report), data["rows"])
             return
         points = {
             names.TRAIN_LOG_LOSS: data["window_log_loss"],
@@ -135,47 +150,81 @@ class Watch:
             names.LR_DENSE: self.config.optim.dense.lr * data["lr_factor"],
             names.CLUSTER_WORLD_SIZE: self.model["world_size"],
         }
-        self.open_run.log({**names.report_metrics(names.PROGRESSIVE, report), **points}, data["rows"])
+        run.log({**names.report_metrics(names.PROGRESSIVE, report), **points}, data["rows"])
 
     def _on_evaluated(self, increment: str, data: dict[str, Any]) -> None:
         self.outcomes[increment].evaluated = data
         self.progress.begin(increment, self.outcomes[increment].rows)
-        if self.open_run is not None:
-            self.open_run.tags(names.report_tags(names.EVAL, data["report"]))
+        if increment in self.open_runs:
+            self.open_runs[increment].tags(names.report_tags(names.EVAL, data["report"]))
 
     def _on_learned(self, increment: str, data: dict[str, Any]) -> None:
         self.outcomes[increment].learned = data
-        if self.open_run is not None:
-            self.open_run.tags(names.report_tags(names.PROGRESSIVE, data["report"]))
+        run = self.open_runs.get(increment)
+        if run is not None:
+            run.tags(names.report_tags(names.PROGRESSIVE, data["report"]))
             curve = {name: np.asarray(values) for name, values in data["reliability"].items()}
             png = calibration_png(**curve, title=f"{increment}, before each row was learned")
-            self.open_run.figure(names.CALIBRATION_ARTIFACT, png)
+            run.figure(names.CALIBRATION_ARTIFACT, png)
 
     def _on_committed(self, increment: str, data: dict[str, Any]) -> None:
         outcome = self.outcomes[increment]
-        outcome.version, outcome.path, outcome.increment_s = data["version"], data["path"], data["increment_s"]
-        self.progress.row(_cells(outcome))
-        if self.open_run is None:
+        outcome.stall_s += data["stall_s"]
+        if not data["is_final"]:
+            outcome.resume_points += 1
             return
+        outcome.version, outcome.path, outcome.increment_s = data["version"], data["directory"], data["increment_s"]
+        outcome.replayed_rows = self.replayed_rows.get(increment, 0)
         learned = outcome.learned or {}
+        if data["watermark_us"] is not None:
+            outcome.freshness_s = time.time() - data["watermark_us"] / 1e6
+        self.progress.row(_cells(outcome))
+        run = self.open_runs.pop(increment, None)
+        if run is None:
+            return
         summary = {
             **names.report_metrics(names.PROGRESSIVE, learned["report"]),
             **names.count_metrics(learned["counts"]),
             names.TRAIN_SKIPPED_STEPS: learned["num_skipped_steps"],
+            names.TRAIN_REPLAYED_ROWS: outcome.replayed_rows,
             names.THROUGHPUT_ROWS_PER_S: learned["rows_per_s"],
             names.THROUGHPUT_DATA_WAIT_SHARE: learned["wait_share"],
             names.THROUGHPUT_INCREMENT_S: data["increment_s"],
             names.CHECKPOINT_SAVE_S: data["save_s"],
+            names.CHECKPOINT_STALL_S: outcome.stall_s,
             names.CHECKPOINT_BYTES: data["bytes"],
             names.CLUSTER_WORLD_SIZE: self.model["world_size"],
+            names.CLUSTER_RESTARTS: sum(restart.kind == "restart" for restart in self.restarts),
+            names.CLUSTER_RESIZES: sum(restart.kind == "resize" for restart in self.restarts),
             names.DATA_ROWS: learned["rows"],
+            names.DATA_FRESHNESS_S: outcome.freshness_s,
         }
-        if learned["watermark_us"] is not None:
-            summary[names.DATA_WATERMARK_LAG_S] = time.time() - learned["watermark_us"] / 1e6
         if outcome.evaluated is not None:
             summary |= names.report_metrics(names.EVAL, outcome.evaluated["report"])
-        self.open_run.finish("FINISHED", version=outcome.version, summary=summary, step_rows=outcome.rows)
-        self.open_run = None
+        run.finish("FINISHED", version=outcome.version, summary=summary, step_rows=outcome.rows)
+
+
+class Driver:
+    """Takes what workers tell: first as the truth, then for people to see."""
+
+    def __init__(self, desk: Desk, watch: Watch) -> None:
+        self._desk = desk
+        self._watch = watch
+
+    @property
+    def num_commits(self) -> int:
+        return self._desk.num_commits
+
+    @property
+    def generation(self) -> int:
+        return self._desk.generation
+
+    def handle(self, event: Event) -> None:
+        self._desk.handle(event)
+        self._watch.handle(event)
+
+    def answer(self, event: Event) -> Any:
+        return self._desk.answer(event)
 
 
 def _of(totals: dict[str, Any] | None, name: str) -> float | None:

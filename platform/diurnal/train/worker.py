@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import time
 import traceback
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray.train
@@ -12,21 +16,61 @@ from diurnal.errors import Fault, StackError
 from diurnal.stack import library_versions
 from diurnal.train.spec import Spec
 
+POINTER = "version.json"
+"""The one file of Ray Train's checkpoint: where ours is. Our store is the truth."""
+
 
 def work(task: dict[str, Any]) -> None:
-    """Fits or scores all increments of `task["spec"]`."""
+    """Fits or scores the increments of `task["spec"]`, watched."""
     entered_s = time.time()
     spec: Spec = task["spec"]
     _refuse_mixed_versions(spec.versions)
-    from diurnal.train.sequence import Sequence
+    from diurnal.config import from_resolved
+    from diurnal.train.orders import Orders
+    from diurnal.train.pulse import Pulse
+    from diurnal.train.sequence import WorkerSequence, ask
+    from diurnal.train.stall import Watchdog, die
 
-    sequence = Sequence(spec, ray.train.get_context().get_world_rank(), entered_s, imported_s=time.time())
+    imported_s = time.time()
+    context = ray.train.get_context()
+    rank, world_size = context.get_world_rank(), context.get_world_size()
+    workers = from_resolved(spec.config_json).workers
+    pulse = Pulse()
+    orders = Orders(spec.link, pulse)
     try:
-        sequence.evaluate() if spec.mode == "evaluate" else sequence.train()
+        start = ask(spec.link, "start", world_size=world_size)
+        on_stall = partial(die, tell=lambda _, words: spec.link.send("stalled", orders.increment, rank=rank, **words))
+        watch = Watchdog(
+            pulse, rank, world_size, workers.stall_s, orders.exchange, on_stall, group=str(start.generation)
+        )
+        with watch:
+            timeline = {"entered_s": entered_s, "imported_s": imported_s}
+            sequence = WorkerSequence(spec, start, _device(workers.gpus), timeline, pulse, orders, _report)
+            sequence.evaluate() if spec.mode == "evaluate" else sequence.train()
     except Exception as error:
+        spec.link.send("failed", orders.increment, rank=rank, rows=pulse.rows, error=f"{type(error).__name__}: {error}")
         # Ray Train hands the driver the bare exception; where it was raised would be lost.
         error.add_note(traceback.format_exc())
         raise
+
+
+def _device(gpus: int) -> Any:
+    import ray.train.torch
+    import torch
+
+    return ray.train.torch.get_device() if gpus else torch.device("cpu")
+
+
+def _report(number: int, directory: str) -> None:
+    """Hands Ray Train a pointer to a version. Without waiting, since the version is committed already."""
+    mode = ray.train.CheckpointUploadMode.ASYNC
+    if ray.train.get_context().get_world_rank() != 0:
+        ray.train.report({"version": number}, checkpoint_upload_mode=mode)
+        return
+    folder = Path(tempfile.mkdtemp(prefix="diurnal-pointer-"))
+    (folder / POINTER).write_text(json.dumps({"version": number, "path": directory}))
+    checkpoint = ray.train.Checkpoint.from_directory(folder)
+    ray.train.report({"version": number}, checkpoint=checkpoint, checkpoint_upload_mode=mode)
 
 
 def _refuse_mixed_versions(driver: dict[str, str]) -> None:

@@ -91,7 +91,7 @@ def test_a_torn_commit_record_is_none(store: Store) -> None:
 def test_a_later_attempt_counts_and_the_earlier_one_is_left_over(store: Store) -> None:
     late, early = write(store, 1, attempt=10), write(store, 1, attempt=9)
     assert store.version(1).directory == late
-    assert [(left.directory, left.reason) for left in store.leftovers()] == [(early, "overtaken by a later attempt")]
+    assert [(left.directory, left.reason) for left in store.leftovers()] == [(early, "overtaken by a later commit")]
 
 
 def test_a_folder_is_never_used_again(store: Store) -> None:

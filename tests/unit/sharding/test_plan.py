@@ -52,7 +52,7 @@ def test_every_row_is_on_some_rank_and_replicas_are_on_all(world_size: int) -> N
         assert sum(table.bytes_by_rank()) == copies * (table.weight_bytes + table.moment_bytes)
 
 
-@pytest.mark.parametrize("placement", ["table_wise", "row_wise", "data_parallel"])
+@pytest.mark.parametrize("placement", ["table_wise", "row_wise", "column_wise", "data_parallel"])
 def test_what_the_configuration_says_is_done(placement: str) -> None:
     found = report(3, sharding={"default": placement, "placement": {"small": "table_wise"}})
     expected = dict.fromkeys(ROWS, placement) | {"small": "table_wise"}
@@ -72,6 +72,35 @@ def test_row_wise_needs_a_row_on_every_rank(rows: int, world_size: int, is_cut: 
     assert bool(table.note) is not is_cut
 
 
+@pytest.mark.parametrize(
+    ("dim", "world_size", "max_workers", "num_ranges"),
+    [(16, 2, 1, 2), (16, 4, 1, 4), (16, 3, 1, 2), (24, 3, 1, 3), (24, 8, 1, 6), (16, 1, 4, 4), (16, 2, 4, 4)],
+)
+def test_columns_are_cut_for_the_largest_world(dim: int, world_size: int, max_workers: int, num_ranges: int) -> None:
+    """The cut is the same at every world size that a run may have; widths are multiples of 4."""
+    dataset = {"sparse": [{"name": "t"}], "tables": [{"name": "t", "rows": 5, "dim": dim}]}
+    settings = {"sharding": {"default": "column_wise"}, "workers": {"max": max_workers}}
+    plan = make_plan(tiny_config({"dataset": dataset, **settings}), Topology(world_size))
+    (table,) = plan.report.tables
+    assert (table.placement, table.note) == ("column_wise", f"{num_ranges} ranges of {dim // num_ranges} columns")
+    assert plan.num_column_ranges("t") == num_ranges
+    assert sum(table.columns_by_rank) == dim
+    assert set(table.rows_by_rank) <= {0, 5}
+    assert sum(table.bytes_by_rank()) == table.weight_bytes + table.moment_bytes == 4 * 5 * (dim + num_ranges)
+
+
+@pytest.mark.parametrize(("dim", "world_size"), [(4, 2), (8, 1), (12, 2), (20, 3)])
+def test_columns_that_cannot_be_cut_stay_together(dim: int, world_size: int) -> None:
+    dataset = {"sparse": [{"name": "t"}], "tables": [{"name": "t", "rows": 5, "dim": dim}]}
+    plan = make_plan(
+        tiny_config({"dataset": dataset, "sharding": {"default": "column_wise"}}), Topology(world_size)
+    )
+    (table,) = plan.report.tables
+    assert table.placement == "table_wise"
+    assert table.note.startswith(f"not column_wise: {dim} columns, {world_size} ranks")
+    assert plan.num_column_ranges("t") == 1
+
+
 @pytest.mark.parametrize(("kind", "moments"), [("sgd", 0), ("adagrad", 16), ("rowwise_adagrad", 1)])
 def test_moments_are_counted(kind: str, moments: int) -> None:
     middle = report(2, optim={"sparse": {"kind": kind}}).tables[2]
@@ -88,6 +117,7 @@ def test_tables_that_do_not_fit_are_refused_with_both_numbers() -> None:
 def test_the_planner_chooses_for_gpus_that_are_not_there() -> None:
     found = make_plan(configure(), Topology(8, local_world_size=4, device="cuda")).report
     assert {table.chosen_by for table in found.tables} == {"planner"}
+    assert "column_wise" not in found.placement().values()
     assert found.placement()["tiny"] != "row_wise"
 
 
@@ -110,7 +140,7 @@ def test_planning_says_nothing_and_leaves_logging_alone(capfd: pytest.CaptureFix
 
 
 def test_another_process_comes_to_the_same_plan() -> None:
-    """Ranks do not tell each other their plans, so nothing in them may depend on the order of a set."""
+    """A plan that was kept is the one that would be made, so nothing in it may depend on the order of a set."""
     source = (
         "import sys; from diurnal.config import from_resolved; from diurnal.sharding.plan import make_plan; "
         "from diurnal.sharding.topology import Topology; "

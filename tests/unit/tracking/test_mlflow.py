@@ -174,7 +174,7 @@ def test_a_run_that_nobody_ended_is_failed(sqlite_config: Config, dataset: Datas
 
 def test_an_increment_without_a_date_is_refused_at_once(sqlite_config: Config, dataset: Dataset) -> None:
     tracker = Tracker(sqlite_config)
-    with pytest.raises(ValueError, match="isoformat"):
+    with pytest.raises(ValueError, match="YYYY-MM-DD"):
         begin(tracker, dataset, "yesterday")
     tracker.close()
 

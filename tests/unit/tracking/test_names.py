@@ -22,9 +22,25 @@ def test_steps_of_hours_are_one_apart(time: datetime) -> None:
     assert names.increment_step(ids[1]) == names.increment_step(ids[0]) + 1
 
 
+def test_steps_of_parts_are_one_apart_over_the_edges_of_days_and_hours() -> None:
+    for ids in (["2026-01-01P24of24", "2026-01-02P01of24"], ["2026-01-01T23P04of04", "2026-01-02T00P01of04"]):
+        assert names.increment_step(ids[1]) == names.increment_step(ids[0]) + 1
+    assert names.increment_step("2026-01-02P06of24") == names.increment_step("2026-01-02T05")
+
+
+def test_an_increment_has_a_place_in_time() -> None:
+    at = [names.increment_time(i) for i in ("2026-01-02", "2026-01-02T05", "2026-01-02P02of24", "2026-01-02T05P03of04")]
+    assert [f"{time:%dT%H:%M%z}" for time in at] == ["02T00:00+0000", "02T05:00+0000", "02T01:00+0000", "02T05:30+0000"]
+    for no_name in ("January", "2026-01-02P05of04"):
+        with pytest.raises(ValueError, match="YYYY-MM-DD"):
+            names.increment_step(no_name)
+
+
 def test_run_names_say_what_an_increment_is() -> None:
     assert names.increment_run_name("2026-01-02") == "daily-2026-01-02"
     assert names.increment_run_name("2026-01-02T05") == "hourly-2026-01-02T05"
+    assert names.increment_run_name("2026-01-02P03of24") == "part-2026-01-02P03of24"
+    assert names.increment_run_name("2026-01-02T05P03of04") == "part-2026-01-02T05P03of04"
 
 
 def test_every_metric_is_in_one_section() -> None:

@@ -1,0 +1,115 @@
+"""The commits of one model that count: whole in the store, and visible in the ledger."""
+
+from __future__ import annotations
+
+from diurnal.checkpoint.store import Store, Version
+from diurnal.errors import CheckpointError, Fault
+from diurnal.ledger.claims import Ledger
+from diurnal.ledger.lease import Lease
+from diurnal.ledger.records import Commit
+
+
+class History:
+    """What readers may see of a model, and what its holder publishes and removes."""
+
+    def __init__(self, store: Store, ledger: Ledger, model: str) -> None:
+        self.store = store
+        self._ledger = ledger
+        self._model = model
+
+    def commits(self) -> list[Commit]:
+        """Visible ones, in order."""
+        return self._ledger.commits(self._model)
+
+    def versions(self) -> list[Version]:
+        """Visible versions, by number."""
+        return [self.store.at(commit.path) for commit in self.commits() if commit.is_final]
+
+    def newest(self) -> Commit | None:
+        """The newest visible commit: of a version, or a resume point on the way to the next."""
+        commits = self.commits()
+        return max(commits, key=lambda commit: (commit.number, commit.global_step, commit.steps), default=None)
+
+    def version(self, number: int) -> Version:
+        """
+        Raises:
+            CheckpointError: there is no such version.
+        """
+        versions = {version.number: version for version in self.versions()}
+        if number not in versions:
+            there = ", ".join(map(str, versions)) or "none"
+            rule = f"a committed version: {there}"
+            raise CheckpointError([Fault(str(self.store.root), f"no version {number}", rule, "choose one of them")])
+        return versions[number]
+
+    def publish(self, version: Version, lease: Lease) -> Commit:
+        """Makes a whole commit visible, as long as the lease is held. The same one again changes nothing.
+
+        Raises:
+            LeaseLost: another process has the model now.
+        """
+        commit = self._as_commit(version)
+        lease.publish(commit)
+        return commit
+
+    def adopt(self, lease: Lease) -> list[Commit]:
+        """Makes visible what was committed under this very lease and not published yet, because a worker died between
+        the two."""
+        known = {commit.path for commit in self.commits()}
+        missed = [version for version in self.store.commits() if self.store.path_of(version) not in known]
+        mine = [version for version in missed if version.manifest().lineage.token == lease.token]
+        return [self.publish(version, lease) for version in mine]
+
+    def rebuild(self, lease: Lease) -> int:
+        """Registers the versions of the store in a ledger that knows nothing of the model; how many there were.
+
+        A ledger is lost more easily than a store, and a model must not start from nothing because of it.
+        """
+        if self.commits():
+            return 0
+        versions = self.store.versions()
+        return lease.rebuild(self._as_commit(version) for version in versions)
+
+    def sweep(self, lease: Lease, keep: int, newest: Commit) -> int:
+        """Deletes what nothing will be read from any more, and says how many folders: resume points behind a version,
+        all but the newest `keep` of those after it, and what earlier attempts left that ended before their commit.
+
+        Args:
+            newest: what was just published; of its version only earlier attempts have ended, of later ones none.
+        """
+        commits = self.commits()
+        done = max((commit.number for commit in commits if commit.is_final), default=0)
+        points = [commit for commit in commits if not commit.is_final]
+        kept_points = [commit for commit in points if commit.number > done][-keep:]
+        gone = {commit.path for commit in points} - {commit.path for commit in kept_points}
+        lease.withdraw(gone)
+        kept = {self.store.root / commit.path for commit in commits if commit.path not in gone}
+        leftovers = [
+            left.directory
+            for left in self.store.leftovers(kept)
+            if left.number <= done
+            or (left.number == newest.number and left.attempt < newest.attempt)
+            or self.store.path_of(left) in gone
+        ]
+        for directory in leftovers:
+            self.store.remove(directory)
+        return len(leftovers)
+
+    def _as_commit(self, version: Version) -> Commit:
+        manifest = version.manifest()
+        lineage = manifest.lineage
+        return Commit(
+            model=self._model,
+            number=lineage.number,
+            increment=lineage.increment,
+            fingerprint=lineage.fingerprint,
+            attempt=lineage.attempt,
+            token=lineage.token,
+            global_step=manifest.global_step,
+            steps=lineage.position.steps,
+            num_steps=lineage.position.num_steps,
+            rows=lineage.position.rows,
+            path=self.store.path_of(version),
+            watermark_us=lineage.watermark_us,
+            created_at=manifest.created_at,
+        )

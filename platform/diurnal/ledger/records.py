@@ -1,0 +1,223 @@
+"""What the ledger keeps of a model: commits, attempts, events. Each function works inside its caller's transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from diurnal.ledger.database import Database
+from diurnal.ledger.schema import ATTEMPTS, COMMITS, EVENTS
+
+Outcome = Literal["committed", "failed", "killed", "resized", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A whole folder in the store. It counts from when it is published until it is withdrawn."""
+
+    model: str
+    number: int
+    """Version that it belongs to: a resume point comes before its version, the final commit is the version."""
+    increment: str
+    fingerprint: str
+    """Of the increment's files."""
+    attempt: int
+    token: int
+    """Of the lease under which it was written."""
+    global_step: int
+    steps: int
+    """Global batches of the increment that it has learned, of `num_steps`."""
+    num_steps: int
+    rows: int
+    """Rows of the increment that it has learned."""
+    path: str
+    """Below `<storage>/<model>/versions`, as in `3/1-40`. Never used twice."""
+    watermark_us: int | None
+    """Newest event time that was learned, in microseconds since the epoch, UTC."""
+    created_at: str
+
+    @property
+    def is_final(self) -> bool:
+        return self.steps == self.num_steps
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of the workers on an increment."""
+
+    model: str
+    increment: str
+    attempt: int
+    """From 1 within (model, increment)."""
+    number: int
+    """Version that it was to make."""
+    world_size: int
+    token: int
+    actor: str
+    started_at: str
+    ended_at: str | None
+    outcome: Outcome | Literal[""]
+    """Empty while it goes on."""
+    reason: str
+    replayed_rows: int
+    """Rows that were learned again, since they came after the last commit of the attempt before."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a model, in the order in which it was noted."""
+
+    id: int
+    at: str
+    model: str
+    actor: str
+    kind: str
+    increment: str
+    reason: str
+    data: dict[str, Any]
+
+
+_COMMIT_FIELDS = tuple(field.name for field in fields(Commit))
+
+
+def iso_time(us: int) -> str:
+    """Microseconds since the epoch as `2026-01-02T03:04:05.678+00:00`."""
+    return datetime.fromtimestamp(us / 1e6, UTC).isoformat(timespec="milliseconds")
+
+
+def visible_commits(connection: sa.Connection, model: str) -> list[Commit]:
+    """In the order in which they were learned: by version, then by step."""
+    mine = (COMMITS.c.model == model) & COMMITS.c.withdrawn_us.is_(None)
+    order = (COMMITS.c.number, COMMITS.c.global_step, COMMITS.c.attempt, COMMITS.c.published_us)
+    rows = connection.execute(sa.select(COMMITS).where(mine).order_by(*order)).mappings()
+    return [Commit(**{name: row[name] for name in _COMMIT_FIELDS}) for row in rows]
+
+
+def is_known(connection: sa.Connection, model: str) -> bool:
+    """Whether the model ever had a commit here, visible or withdrawn."""
+    return connection.execute(sa.select(COMMITS.c.path).where(COMMITS.c.model == model).limit(1)).first() is not None
+
+
+def add_commits(connection: sa.Connection, commits: Iterable[Commit], now_us: int) -> int:
+    """Makes commits visible, those that are not yet; says how many.
+
+    Raises:
+        ValueError: the path was used before, by another commit or by one that was withdrawn since.
+    """
+    added = 0
+    for commit in commits:
+        here = (COMMITS.c.model == commit.model) & (COMMITS.c.path == commit.path)
+        there = connection.execute(sa.select(COMMITS).where(here)).mappings().first()
+        if there is None:
+            connection.execute(COMMITS.insert().values(**asdict(commit), published_us=now_us))
+            added += 1
+        elif there["withdrawn_us"] is not None:
+            raise ValueError(f"{commit.model}: {commit.path} was withdrawn and cannot be published again")
+        elif Commit(**{name: there[name] for name in _COMMIT_FIELDS}) != commit:
+            raise ValueError(f"{commit.model}: {commit.path} was published before, as another commit")
+    return added
+
+
+def withdraw_commits(
+    connection: sa.Connection, model: str, paths: Iterable[str], now_us: int, final: bool
+) -> list[str]:
+    """Hides commits; says which of the paths were visible until now.
+
+    Raises:
+        ValueError: a version is among them, and `final` does not allow it.
+    """
+    wanted = set(paths)
+    hidden = [commit for commit in visible_commits(connection, model) if commit.path in wanted]
+    versions = [commit.path for commit in hidden if commit.is_final]
+    if versions and not final:
+        raise ValueError(f"{model}: {', '.join(versions)}: a version, not a resume point")
+    for commit in hidden:
+        here = (COMMITS.c.model == model) & (COMMITS.c.path == commit.path)
+        connection.execute(COMMITS.update().where(here).values(withdrawn_us=now_us))
+    return [commit.path for commit in hidden]
+
+
+def next_attempt(connection: sa.Connection, model: str, increment: str) -> int:
+    """One more than any that has begun, or that has left a commit."""
+    newest = [
+        connection.scalar(
+            sa.select(sa.func.max(table.c.attempt)).where(table.c.model == model, table.c.increment == increment)
+        )
+        for table in (ATTEMPTS, COMMITS)
+    ]
+    return 1 + max(number or 0 for number in newest)
+
+
+def begin_attempt(connection: sa.Connection, **values: Any) -> None:
+    connection.execute(ATTEMPTS.insert().values(**values, outcome="", reason="", replayed_rows=0))
+
+
+def attempts_of(connection: sa.Connection, model: str, increment: str | None) -> list[Attempt]:
+    """In the order in which they began."""
+    mine = ATTEMPTS.c.model == model
+    if increment is not None:
+        mine &= ATTEMPTS.c.increment == increment
+    order = (ATTEMPTS.c.started_us, ATTEMPTS.c.increment, ATTEMPTS.c.attempt)
+    found = []
+    for row in connection.execute(sa.select(ATTEMPTS).where(mine).order_by(*order)).mappings():
+        values = dict(row)
+        started_us, ended_us = values.pop("started_us"), values.pop("ended_us")
+        ended_at = None if ended_us is None else iso_time(ended_us)
+        found.append(Attempt(**values, started_at=iso_time(started_us), ended_at=ended_at))
+    return found
+
+
+def end_attempts(connection: sa.Connection, which: sa.ColumnElement[bool], now_us: int, **values: Any) -> int:
+    """Ends those of the attempts that are still open; says how many."""
+    still_open = which & ATTEMPTS.c.ended_us.is_(None)
+    return connection.execute(ATTEMPTS.update().where(still_open).values(ended_us=now_us, **values)).rowcount
+
+
+def add_event(
+    database: Database,
+    connection: sa.Connection,
+    model: str,
+    actor: object,
+    kind: str,
+    increment: str = "",
+    reason: str = "",
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """Notes an event that happens now. No password in a URL gets into it."""
+    told = json.dumps(_told(data or {}, database.tell), default=str, sort_keys=True)
+    values = {
+        "model": model,
+        "actor": str(actor),
+        "kind": kind,
+        "increment": increment,
+        "reason": database.tell(reason),
+    }
+    connection.execute(EVENTS.insert().values(**values, at_us=database.now_us(connection), data=told))
+
+
+def events_of(connection: sa.Connection, model: str | None, limit: int | None) -> list[Event]:
+    """The newest `limit`, oldest first."""
+    query = sa.select(EVENTS).order_by(EVENTS.c.id.desc()).limit(limit)
+    if model is not None:
+        query = query.where(EVENTS.c.model == model)
+    found = []
+    for row in connection.execute(query).mappings():
+        values = dict(row)
+        at = iso_time(values.pop("at_us"))
+        found.append(Event(**{**values, "data": json.loads(values["data"])}, at=at))
+    return found[::-1]
+
+
+def _told(value: Any, tell: Callable[[str], str]) -> Any:
+    if isinstance(value, Mapping):
+        return {tell(str(key)): _told(part, tell) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_told(part, tell) for part in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return tell(str(value))

@@ -1,0 +1,260 @@
+"""The driver's side of the truth: what a worker group is to do, and which of its commits count.
+
+Knows nothing of Ray or MLflow: a rank of a plain process group can be its own driver.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from diurnal.checkpoint.history import History
+from diurnal.config import Config
+from diurnal.data.partitions import Increment
+from diurnal.data.streams import StreamPlan, plan_increment
+from diurnal.ledger.claims import Ledger
+from diurnal.ledger.lease import Lease
+from diurnal.ledger.records import Commit
+from diurnal.train.events import Event
+from diurnal.train.spec import Fit, Start
+from diurnal.train.todo import not_yet_trained
+
+More = Callable[[], Sequence[Increment] | None]
+"""Increments beyond those known, `()` when there will be none, None when it is too early to say."""
+
+
+def plan_of(config: Config, increment: Increment) -> StreamPlan:
+    """How an increment is dealt into steps under a configuration."""
+    return plan_increment(
+        increment,
+        batch_rows=config.data.batch_rows,
+        num_streams=config.num_streams,
+        seed=config.seed,
+        order=config.data.order,
+        task_rows=config.data.task_rows,
+    )
+
+
+@dataclass
+class _Open:
+    """The attempt that is going on."""
+
+    increment: str
+    attempt: int
+    number: int
+    rows: int
+    """Rows of the increment that it has learned, as far as is known."""
+
+
+@dataclass
+class Restart:
+    """A worker group that went on where another one ended."""
+
+    kind: Literal["restart", "resize"]
+    old: int
+    """Workers before."""
+    new: int
+    reason: str
+    recovery_s: float | None = None
+    """From the last sign of life of the old group to the first step of the new one; None until then."""
+    replayed_rows: int = 0
+
+
+class TrainingDesk:
+    """Hands out increments and publishes commits, under a lease.
+
+    Args:
+        todo: increments to be trained, in order.
+        more: asked when they are done.
+        say: shows a line to a person.
+        beats: latest signs of life of the ranks.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        history: History,
+        ledger: Ledger,
+        lease: Lease,
+        todo: Sequence[Increment],
+        more: More = tuple,
+        say: Callable[[str], None] = print,
+        beats: Callable[[], list[dict[str, Any]]] = list,
+    ) -> None:
+        self._config = config
+        self._history = history
+        self._ledger = ledger
+        self._lease = lease
+        self._todo = list(todo)
+        self._more = more
+        self._say = say
+        self.beats = beats
+        self._open: dict[str, _Open] = {}
+        self._ended_as = "failed"
+        self._why = ""
+        self._world_size = 0
+        self._lost_s: float | None = None
+        self.restarts: list[Restart] = []
+        self.num_commits = 0
+        self.generation = 0
+        self.replayed_rows: Counter[str] = Counter()
+        """By increment: rows that were learned again, since they came after the last commit before a restart."""
+
+    def answer(self, event: Event) -> Any:
+        if event["kind"] == "start":
+            return self._start(event["data"]["world_size"])
+        return self._next() if event["kind"] == "more" else None
+
+    def handle(self, event: Event) -> None:
+        increment, data = event["increment"], event["data"]
+        if event["kind"] == "increment":
+            self._begin(increment, data)
+        elif event["kind"] == "progress" and data["mode"] == "learn":
+            self._has_learned(increment, data["rows"])
+        elif event["kind"] == "committed":
+            self._publish(increment, data)
+        elif event["kind"] == "timeline" and self._lost_s is not None:
+            self._recovered()
+        elif event["kind"] == "save_failed":
+            self._lease.note("save_failed", increment, data["reason"], {"rows": data["rows"]})
+            self._say(f"{increment}: the storage did not take a commit: {data['reason']}")
+        elif event["kind"] == "failed":
+            self._has_learned(increment, data["rows"])
+            self._why = f"rank {data['rank']}: {data['error']}"
+        elif event["kind"] == "stalled":
+            self._why = data["text"]
+            self._lease.note("stalled", increment, data["text"], {"rank": data["rank"], "stacks": data["stacks"]})
+        elif event["kind"] == "note":
+            self._ended_as = "resized" if data["what"] == "resize" else "failed"
+            self._why = data.get("reason", "") or self._why
+            self._lease.note(data["what"], reason=self._why, data=data)
+
+    def close(self, outcome: Any, reason: str = "") -> None:
+        """Ends what attempts are open."""
+        for attempt in self._open.values():
+            self._lease.end_attempt(attempt.increment, attempt.attempt, outcome, reason)
+        self._open.clear()
+
+    def _start(self, world_size: int) -> Start:
+        if self.generation:
+            self._end_group(world_size)
+        self._world_size = world_size
+        self._history.adopt(self._lease)
+        newest = self._history.newest()
+        self._forget(newest)
+        resumed = newest if newest is not None and self._goes_on(newest) else None
+        parent = resumed or max(
+            (commit for commit in self._history.commits() if commit.is_final), key=lambda c: c.number, default=None
+        )
+        self.generation += 1
+        return Start(
+            token=self._lease.token,
+            path=parent.path if parent else "",
+            is_resumed=resumed is not None,
+            fits=tuple(self._fits(self._todo, resumed)),
+            generation=self.generation,
+        )
+
+    def _end_group(self, world_size: int) -> None:
+        """Takes the last words of the group before."""
+        beats = self.beats()
+        for beat in beats:
+            self._has_learned(beat.get("increment", ""), beat["rows"] if beat.get("learning") else 0)
+        self._lost_s = time.monotonic() - max((beat["age_s"] for beat in beats), default=0.0)
+        kind = "resize" if self._ended_as == "resized" else "restart"
+        self.restarts.append(Restart(kind, self._world_size, world_size, self._why or "a worker died"))
+
+    def _recovered(self) -> None:
+        restart = self.restarts[-1]
+        restart.recovery_s = time.monotonic() - (self._lost_s or 0.0)
+        self._lost_s = None
+        self._lease.note("recovered", reason=restart.reason, data=vars(restart))
+        self._say(
+            f"{restart.kind} from {restart.old} to {restart.new} workers: {restart.recovery_s:.1f} s without a step"
+        )
+
+    def _forget(self, newest: Commit | None) -> None:
+        """Ends the attempts of the group before, and counts what they learned in vain."""
+        for attempt in self._open.values():
+            is_kept = newest is not None and newest.increment == attempt.increment
+            lost = max(0, attempt.rows - (newest.rows if newest is not None and is_kept else 0))
+            self.replayed_rows[attempt.increment] += lost
+            self.restarts[-1].replayed_rows += lost
+            outcome = "resized" if self._ended_as == "resized" else "failed"
+            self._lease.end_attempt(attempt.increment, attempt.attempt, outcome, self._why, lost)
+            rows = f", {lost:,} rows are learned again" if lost else ""
+            self._say(f"{attempt.increment}: attempt {attempt.attempt} {outcome}{rows}: {self._why or 'a worker died'}")
+        self._open.clear()
+        self._ended_as, self._why = "failed", ""
+
+    def _goes_on(self, newest: Commit) -> bool:
+        """Whether a commit is a resume point of the increment that is next."""
+        if newest.is_final or not self._todo or newest.increment != self._todo[0].id:
+            return False
+        if newest.fingerprint == self._todo[0].fingerprint:
+            self._say(f"{newest.increment}: goes on after step {newest.steps} of {newest.num_steps}")
+            return True
+        self._lease.note("begun_anew", newest.increment, "its files changed since its resume point")
+        self._say(f"{newest.increment}: begun anew, since its files changed since it was interrupted")
+        return False
+
+    def _fits(self, increments: Sequence[Increment], resumed: Commit | None = None) -> list[Fit]:
+        done = max((commit.number for commit in self._history.commits() if commit.is_final), default=0)
+        tried = Counter(attempt.increment for attempt in self._ledger.attempts(self._lease.model))
+        return [
+            Fit(self._plan(increment, resumed).to_json(), increment.fingerprint, number, tried[increment.id] + 1)
+            for number, increment in enumerate(increments, start=done + 1)
+        ]
+
+    def _plan(self, increment: Increment, resumed: Commit | None) -> StreamPlan:
+        if resumed is not None and resumed.increment == increment.id:
+            recipe = self._history.store.at(resumed.path).manifest().lineage.recipe
+            return StreamPlan.from_recipe(increment, recipe)
+        return plan_of(self._config, increment)
+
+    def _next(self) -> tuple[Fit, ...] | None:
+        increments = self._more()
+        if increments is None:
+            return None
+        todo, _ = not_yet_trained(increments, self._history.commits())
+        self._todo += todo
+        return tuple(self._fits(todo))
+
+    def _begin(self, increment: str, data: dict[str, Any]) -> None:
+        number = data["number"]
+        attempt = self._lease.begin_attempt(increment, number, self._world_size)
+        assert attempt == data["attempt"], f"attempt {attempt} of {increment}, not {data['attempt']}"
+        self._open[increment] = _Open(increment, attempt, number, data["rows_done"])
+
+    def _has_learned(self, increment: str, rows: int) -> None:
+        if increment in self._open:
+            self._open[increment].rows = max(self._open[increment].rows, rows)
+
+    def _publish(self, increment: str, data: dict[str, Any]) -> None:
+        commit = self._history.publish(self._history.store.at(data["path"]), self._lease)
+        self.num_commits += 1
+        if commit.is_final:
+            self._todo = [other for other in self._todo if other.id != increment]
+            self._open.pop(increment, None)
+            self._lease.end_attempt(increment, commit.attempt, "committed")
+        self._history.sweep(self._lease, self._config.checkpoint.keep, commit)
+
+
+class ScoringDesk:
+    """Hands one version and the increments that it is to score to workers. Nothing is written."""
+
+    num_commits = 0
+
+    def __init__(self, start: Start) -> None:
+        self._answer = start
+        self.generation = 0
+
+    def answer(self, event: Event) -> Any:
+        self.generation = self._answer.generation
+        return self._answer
+
+    def handle(self, event: Event) -> None:
+        pass

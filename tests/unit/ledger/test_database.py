@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from diurnal.errors import ConfigError
+from diurnal.ledger import database, schema
+from diurnal.ledger.claims import Ledger
+from diurnal.ledger.database import default_url, without_passwords
+
+OPEN = """
+import sys
+from diurnal.ledger.claims import Ledger
+print("ready", flush=True)
+sys.stdin.readline()
+Ledger(sys.argv[1]).claim(sys.argv[2], "", 30.0)
+"""
+
+
+def tables(file: str | Path) -> dict[str, list[str]]:
+    with closing(sqlite3.connect(file)) as connection:
+        names = [name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")]
+        return {
+            n: [row[1] for row in connection.execute(f"pragma table_info({n})")] for n in names if "sqlite" not in n
+        }
+
+
+def version(file: str | Path) -> int:
+    with closing(sqlite3.connect(file)) as connection:
+        ((found,),) = connection.execute("select version from ledger_schema")
+        return found
+
+
+def test_the_default_is_a_file_in_the_storage(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert default_url("build/storage") == f"sqlite:///{tmp_path}/build/storage/ledger.db"
+    with Ledger(default_url("build/storage")) as ledger:
+        assert ledger.claim("clicks", "", 30.0).token == 1
+    with pytest.raises(ConfigError, match=r"ledger\.url\n  found: nothing\n(.*\n)*.*set ledger\.url"):
+        default_url("s3://bucket/storage")
+
+
+def test_a_file_is_made_for_several_processes(ledger, url):
+    file = url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
+    assert set(tables(file)) == {f"ledger_{n}" for n in ("schema", "leases", "commits", "attempts", "events")}
+    assert version(file) == schema.newest_version() == 1
+
+
+def test_two_processes_at_once_on_a_fresh_file(url):
+    command = [sys.executable, "-c", OPEN, url]
+    with ExitStack() as stack:
+        pipe = subprocess.PIPE
+        processes = [
+            stack.enter_context(subprocess.Popen([*command, name], stdin=pipe, stdout=pipe, text=True)) for name in "ab"
+        ]
+        assert [p.stdout and p.stdout.readline() for p in processes] == ["ready\n"] * 2
+        for process in processes:
+            assert process.stdin
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        assert [process.wait(60) for process in processes] == [0, 0]
+    with Ledger(url) as ledger:
+        assert sorted(event.model for event in ledger.events()) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("ledger.db", "Could not parse"),
+        ("ann:s3cr@t@db", "Could not parse"),
+        ("postgres://ann:s3cret@db/x", "postgres"),
+        ("mysql://ann:s3cret@db/x", "mysql://ann:***@db/x: "),
+        ("postgresql+nosuch://ann:s3cret@db/x", "nosuch"),
+        ("sqlite://", "a file is needed"),
+        ("sqlite:///:memory:", "a file is needed"),
+        ("sqlite:////dev/null/ledger.db", "File exists: '/dev/null'"),
+        ("sqlite:////dev", "unable to open"),
+    ],
+)
+def test_a_wrong_url_is_one_fault(url, found):
+    with pytest.raises(ConfigError) as caught:
+        Ledger(url)
+    (fault,) = caught.value.faults
+    assert fault.where == "ledger.url"
+    assert found in fault.found
+    assert "postgresql+psycopg://" in fault.rule
+    assert "s3cr" not in str(caught.value)
+
+
+def test_a_driver_that_is_not_installed_is_named(monkeypatch):
+    def missing(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError("No module named 'psycopg'", name="psycopg")
+
+    monkeypatch.setattr(sa, "create_engine", missing)
+    with pytest.raises(ConfigError, match="pip install psycopg") as caught:
+        Ledger("postgresql+psycopg://ann:s3cret@db/x")
+    assert "postgresql+psycopg://ann:***@db/x: no module psycopg" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_password_in_the_driver_s_words_is_hidden(tmp_path, monkeypatch):
+    """A driver may quote what it was given, as it was written or decoded."""
+
+    def refuse() -> None:
+        raise sqlite3.OperationalError("no: user=ann p=s3/cr%t or s3%2Fcr%25t\nmore")
+
+    engine = sa.create_engine("sqlite://", creator=refuse)
+    monkeypatch.setattr(sa, "create_engine", lambda *_, **__: engine)
+    with pytest.raises(ConfigError) as caught:
+        Ledger("postgresql://ann:s3%2Fcr%25t@db/x")
+    assert caught.value.faults[0].found == "postgresql://ann:***@db/x: no: user=ann p=*** or ***"
+
+
+def test_a_file_that_is_no_database_is_left_alone(tmp_path):
+    file = tmp_path / "ledger.db"
+    file.write_text("somebody's notes, not a database\n" * 100)
+    with pytest.raises(ConfigError, match="file is not a database"):
+        Ledger(f"sqlite:///{file}")
+    assert file.read_text().startswith("somebody's notes")
+
+
+def test_a_file_that_cannot_be_written_is_a_fault():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        url = f"sqlite:///{folder}/ledger.db"
+        Ledger(url).close()
+        os.chmod(f"{folder}/ledger.db", 0o444)
+        os.chmod(folder, 0o555)
+        me = os.geteuid()
+        if me == 0:
+            os.seteuid(65534)  # root may write everything
+        try:
+            with pytest.raises(ConfigError, match=r"the right to write") as caught, Ledger(url) as ledger:
+                ledger.claim("clicks", "", 30.0)
+        finally:
+            os.seteuid(me)
+            os.chmod(folder, 0o755)
+    assert len(caught.value.faults) == 1
+
+
+def test_a_file_that_vanishes_does_not_come_back_empty(ledger, url, monkeypatch):
+    monkeypatch.setattr(database, "BUSY_S", 0.2)
+    ledger.claim("clicks", "", 30.0)
+    file = Path(url.removeprefix("sqlite:///"))
+    file.unlink()
+    with pytest.raises(ConfigError, match="unable to open database file"):
+        ledger.commits("clicks")
+    assert not file.exists()
+
+
+def test_an_older_database_is_brought_up_to_date(url, monkeypatch):
+    with Ledger(url) as ledger:
+        ledger.claim("clicks", "2026-01-02", 30.0)
+    file = url.removeprefix("sqlite:///")
+    seen = []
+
+    def add_note(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("ALTER TABLE ledger_leases ADD COLUMN note TEXT NOT NULL DEFAULT ''")
+        seen.append("2")
+
+    def add_index(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("CREATE INDEX by_kind ON ledger_events (kind)")
+        seen.append("3")
+
+    monkeypatch.setattr(schema, "MIGRATIONS", (add_note, add_index))
+    for _ in range(2):
+        with Ledger(url) as ledger:
+            assert [event.kind for event in ledger.events("clicks")] == ["claim"]
+    assert seen == ["2", "3"]
+    assert version(file) == 3
+    assert tables(file)["ledger_leases"][-1] == "note"
+
+
+def test_a_migration_that_fails_changes_nothing(url, monkeypatch):
+    Ledger(url).close()
+    file = url.removeprefix("sqlite:///")
+
+    def break_half_way(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("ALTER TABLE ledger_leases ADD COLUMN note TEXT")
+        raise RuntimeError("power")
+
+    monkeypatch.setattr(schema, "MIGRATIONS", (break_half_way,))
+    with pytest.raises(RuntimeError, match="power"):
+        Ledger(url)
+    assert "note" not in tables(file)["ledger_leases"]
+    assert version(file) == 1
+
+
+def test_a_newer_database_is_refused(url):
+    Ledger(url).close()
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        connection.execute("update ledger_schema set version = 99")
+        connection.commit()
+    with pytest.raises(
+        ConfigError, match=r"found: a ledger of schema version 99\n  rule:  at most 1, .*\n.*the release"
+    ):
+        Ledger(url)
+
+
+def test_passwords_become_stars():
+    told = without_passwords("postgresql://u:p@h/d and http://h:80/x mysql://u:a/b@c@h/d?PASSWORD=x&y=1 at 12:30 a@b")
+    assert told == "postgresql://u:***@h/d and http://h:80/x mysql://u:***@h/d?PASSWORD=***&y=1 at 12:30 a@b"
+
+
+def test_statements_are_those_of_postgresql_too():
+    """What cannot be asked of a server here: every table has a form there, and keys count by themselves."""
+    from sqlalchemy.dialects import postgresql
+    from sqlalchemy.schema import CreateTable
+
+    for table in schema.METADATA.sorted_tables:
+        text = str(CreateTable(table).compile(dialect=postgresql.dialect()))
+        assert text.count("SERIAL") == (table.name == "ledger_events")
+    locked = sa.select(schema.LEASES).with_for_update()
+    assert str(locked.compile(dialect=postgresql.dialect())).endswith("FOR UPDATE")
