@@ -6,6 +6,7 @@ into another thread.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import threading
@@ -44,17 +45,16 @@ class Nodes:
 
     def kill(self, node: Any) -> None:
         """Ends a node as a machine's death does: SIGKILL for its raylet, whose workers then end themselves."""
-        node.kill_raylet()
+        node.kill_raylet(check_alive=False)
 
     def drain(self, node: Any, deadline_s: float | None = None) -> None:
         """Says that the node will be taken away, `deadline_s` from now if that is known, and lets it run."""
-        import ray._raylet
-        from ray.core.generated import autoscaler_pb2
-
-        reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        raylet: Any = importlib.import_module("ray._raylet")
+        messages: Any = importlib.import_module("ray.core.generated.autoscaler_pb2")
+        reason = messages.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
         # Without a deadline Ray would take the node for idle work only; 2**62 is never.
         at_ms = 2**62 if deadline_s is None else int((time.time() + deadline_s) * 1000)
-        client = ray._raylet.GcsClient(address=self.address)
+        client = raylet.GcsClient(address=self.address)
         accepted, message = client.drain_node(node.node_id, reason, "taken away by a test", at_ms)
         if not accepted:
             raise RuntimeError(f"the node would not be drained: {message}")

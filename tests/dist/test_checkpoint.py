@@ -28,6 +28,7 @@ PLACEMENTS = {
     "data_parallel": {"default": "data_parallel"},
     "mixed": {"placement": MIXED},
 }
+CUT = {"placement": {"user": "column_wise", "item": "table_wise", "genres": "column_wise", "site": "data_parallel"}}
 OPTIM = {"sparse": {"kind": "rowwise_adagrad"}, "dense": {"kind": "adam"}, "schedule": {"warmup_steps": 4}}
 
 
@@ -127,16 +128,13 @@ def train_in_two(rank: int, world_size: int, configs: list[Config], storage: Pat
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_20_steps_are_10_and_a_new_process_and_10_bit_for_bit(tmp_path: Path, world_size: int) -> None:
     """KempnerInstitute/KempnerForge#115."""
-    configs = [
-        tiny_config(
-            {
-                "name": sparse,
-                "optim": OPTIM | {"sparse": {"kind": sparse}, "dense": {"kind": dense}},
-                "sharding": PLACEMENTS["mixed"],
-            }
-        )
+    settings = [
+        {"name": sparse + placement, "optim": OPTIM | {"sparse": {"kind": sparse}, "dense": {"kind": dense}}}
+        | {"sharding": CUT if placement == "cut" else PLACEMENTS[placement], "workers": {"max": 2}}
         for sparse, dense in (("rowwise_adagrad", "adam"), ("adagrad", "adagrad"), ("sgd", "sgd"))
+        for placement in ("mixed", "cut")
     ]
+    configs = [tiny_config(changes, dim=8) for changes in settings]
     unbroken = run_world(train_in_two, world_size, configs, tmp_path, False)
     resumed = run_world(train_in_two, world_size, configs, tmp_path, True)
     for answers, resumed_answers in zip(unbroken, resumed, strict=True):
@@ -257,12 +255,14 @@ def test_new_inputs_change_no_prediction_at_first_and_nothing_that_was_learned(t
             assert torch.equal(values[name], value), name
 
 
-def grow(rank: int, world_size: int, storage: Path, rows: int, is_first: bool) -> dict[str, torch.Tensor]:
+def grow(
+    rank: int, world_size: int, storage: Path, rows: int, placement: str, is_first: bool
+) -> dict[str, torch.Tensor]:
     dataset = {
         "sparse": [{"name": "user", "mapping": "identity"}],
-        "tables": [{"name": "user", "rows": rows, "dim": 4}],
+        "tables": [{"name": "user", "rows": rows, "dim": 8}],
     }
-    config = tiny_config({"dataset": dataset, "sharding": {"default": "row_wise"}})
+    config = tiny_config({"dataset": dataset, "sharding": {"default": placement}})
     state, store = TrainState(spread(config)), Store(storage, "tiny")
     first = everything(state.parallel)
     if is_first:
@@ -273,13 +273,56 @@ def grow(rank: int, world_size: int, storage: Path, rows: int, is_first: bool) -
     return everything(state.parallel) | {"first": first["user"]}
 
 
-def test_a_grown_table_keeps_its_rows_and_starts_the_new_ones(tmp_path: Path) -> None:
-    (saved, _) = run_world(grow, 2, tmp_path, 10, True)
-    for grown in run_world(grow, 3, tmp_path, 17, False):
+@pytest.mark.parametrize("placement", ["row_wise", "column_wise"])
+@pytest.mark.parametrize("saved_placement", ["row_wise", "column_wise"])
+def test_a_grown_table_keeps_its_rows_and_starts_the_new_ones(
+    tmp_path: Path, saved_placement: str, placement: str
+) -> None:
+    (saved, _) = run_world(grow, 2, tmp_path, 10, saved_placement, True)
+    moment = saved["user/moment"]
+    if saved_placement != placement:
+        moment = moment.mean(dim=1) if saved_placement == "column_wise" else moment.unsqueeze(1).expand(10, 2)
+    for grown in run_world(grow, 3, tmp_path, 17, placement, False):
         assert torch.equal(grown["user"][:10], saved["user"])
         assert torch.equal(grown["user"][10:], grown["first"][10:])
-        assert torch.equal(grown["user/moment"][:10], saved["user/moment"])
+        torch.testing.assert_close(grown["user/moment"][:10], moment)
+        assert grown["user/moment"][:10].any()
         assert not grown["user/moment"][10:].any()
+
+
+def load_beside_a_new_table(rank: int, world_size: int, storage: Path) -> tuple[list[int], dict[str, torch.Tensor]]:
+    old = json.loads(tiny_config(dim=8).dataset.model_dump_json())
+    dataset = {
+        "sparse": [*old["sparse"], {"name": "hour"}],
+        "tables": [*old["tables"], {"name": "hour", "rows": 24, "dim": 8}],
+    }
+    state = TrainState(spread(tiny_config({"dataset": dataset, "sharding": {"default": "column_wise"}}, dim=8)))
+    first, store = state.parallel.gather_table("hour"), Store(storage, "tiny")
+    load(store, store.version(1), state)
+    plan = state.parallel.plan
+    return [plan.num_column_ranges(name) for name in ("user", "hour")], everything(state.parallel) | {"first": first}
+
+
+def test_a_new_table_that_is_cut_starts_beside_those_that_were_not(tmp_path: Path) -> None:
+    config = tiny_config({"sharding": {"default": "row_wise"}}, dim=8)
+    saved = run_world(train_and_save, 1, config, tmp_path, 3, 0)[0][0][0]
+    for ranges, values in run_world(load_beside_a_new_table, 2, tmp_path):
+        assert ranges == [2, 2]
+        assert torch.equal(values["hour"], values["first"])
+        assert not values["hour/moment"].any()
+        assert torch.equal(values["user"], saved["user"])
+        assert torch.equal(values["user/moment"], saved["user/moment"].unsqueeze(1).expand(50, 2))
+
+
+@pytest.mark.parametrize("saved_cut", [True, False])
+def test_moments_of_every_value_are_cut_and_put_together_as_they_are(tmp_path: Path, saved_cut: bool) -> None:
+    optim = OPTIM | {"sparse": {"kind": "adagrad"}}
+    cut = tiny_config({"optim": optim, "sharding": {"default": "column_wise"}}, dim=8)
+    whole = tiny_config({"optim": optim, "sharding": {"default": "row_wise"}}, dim=8)
+    by_rank = run_world(train_and_save, 2, cut if saved_cut else whole, tmp_path, 3, 0)
+    _, values, _ = run_world(load_only, 3, whole if saved_cut else cut, tmp_path, False)[0]
+    assert values["user/moment"].shape == (50, 8)
+    assert [name for name, value in by_rank[0][0][0].items() if not torch.equal(values[name], value)] == []
 
 
 def test_one_process_without_a_group_reads_whole_tables(tmp_path: Path) -> None:

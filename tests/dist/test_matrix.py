@@ -33,9 +33,9 @@ ROUNDED = {"row_wise", "mixed"}
 """Row-wise, a bag's vectors are summed rank by rank, and TorchRec divides by 1 + 1e-6: not the same to the last bit."""
 WORLDS = (1, 2, 3, 4)
 DIM, NUM_RANGES = 24, {1: 2, 2: 2, 3: 3, 4: 6}
-"""Ranges that columns are cut into at each world size: all conversions between them, also those that divide unevenly."""
+"""Ranges that columns are cut into at each world size: conversions between all, also where they divide unevenly."""
 STEPS, MORE = 5, 10
-TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
+RTOL, ATOL = 2e-5, 2e-6
 """Of losses and weights after `STEPS` + `MORE` steps in float32, whose sums are taken in another order."""
 
 Cut = tuple[tuple[str, int], ...]
@@ -175,11 +175,11 @@ def test_whatever_was_saved_goes_on_as_the_twin_does(
         cut_alike = {name for name, value in values_at_save.items() if value.shape == values[name].shape}
         assert [name for name in cut_alike if not torch.equal(values[name], values_at_save[name])] == [], place
         others = values.keys() - cut_alike
-        assert [name for name in others if not torch.allclose(values[name], converted[name], **TOLERANCE)] == [], place
+        assert [name for name in others if not torch.allclose(values[name], converted[name], RTOL, ATOL)] == [], place
         assert others == {f"{name}/moment" for name, _ in set(cut) ^ set(cut_of(*place))}, place
         if place == (world_size, placement) or not ROUNDED & {place[1], placement}:
             assert torch.equal(logits, logits_at_save), place
         torch.testing.assert_close(logits, logits_at_save, rtol=1e-5, atol=1e-6)
         learned = torch.stack([found[place][1] for found, _ in by_rank], dim=2).flatten(1)
-        assert losses_of(learned) == pytest.approx(losses, rel=TOLERANCE["rtol"]), place
-        assert [name for name in expected if not torch.allclose(later[name], expected[name], **TOLERANCE)] == [], place
+        assert losses_of(learned) == pytest.approx(losses, rel=RTOL), place
+        assert [name for name in expected if not torch.allclose(later[name], expected[name], RTOL, ATOL)] == [], place

@@ -20,12 +20,12 @@ def configure() -> Config:
     return tiny_config({"sharding": {"placement": {"user": "column_wise", "item": "row_wise"}}}, dim=8)
 
 
-def plan(rank: int, world_size: int, folder: Path | None, topology: Topology) -> tuple[Plan, int]:
-    """The plan, and how many this rank made."""
+def plan(rank: int, world_size: int, folder: Path | None, topologies: list[Topology]) -> tuple[Plan, int]:
+    """The plan, and how many this rank made. Each rank has a topology of its own, as on machines of unlike sizes."""
     made = []
     make = module.make_plan
     module.make_plan = lambda *args: made.append(args) or make(*args)
-    found = planned(configure(), topology, folder)
+    found = planned(configure(), topologies[rank], folder)
     dist.barrier()
     return found, len(made)
 
@@ -33,16 +33,17 @@ def plan(rank: int, world_size: int, folder: Path | None, topology: Topology) ->
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_the_first_rank_plans_once_for_all(tmp_path: Path, is_kept: bool) -> None:
     folder = tmp_path if is_kept else None
-    expected = make_plan(configure(), Topology(3))
+    topologies = [Topology(3), Topology(3, table_bytes_per_rank=10**6), Topology(3, table_bytes_per_rank=10**7)]
+    expected = make_plan(configure(), topologies[0])
     for counts in ([1, 0, 0], [0 if is_kept else 1, 0, 0]):
-        by_rank = run_world(plan, 3, folder, Topology(3))
+        by_rank = run_world(plan, 3, folder, topologies)
         assert [made for _, made in by_rank] == counts
         assert all(found == expected for found, _ in by_rank)
 
 
 def test_a_plan_made_ahead_is_taken(tmp_path: Path) -> None:
     plan_ahead(configure(), [Topology(2)], tmp_path)
-    assert [made for _, made in run_world(plan, 2, tmp_path, Topology(2))] == [0, 0]
+    assert [made for _, made in run_world(plan, 2, tmp_path, [Topology(2)] * 2)] == [0, 0]
 
 
 def fail(rank: int, world_size: int, folder: Path, is_ours: bool) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -145,12 +145,10 @@ class Saver:
         if error is not None:
             raise error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.settle()
+    def wait(self, timeout_s: float) -> None:
+        """Lets what was begun be written before this process ends, whatever it ends for; no collective call."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
 
     def _run(self, snapshot: Snapshot, lineage: Lineage, waits: tuple[float, float]) -> None:
         try:
@@ -194,7 +192,7 @@ def describe(
         provenance=Provenance(
             schema_hash=schema_hash(config.dataset),
             config_hash=config_hash(config),
-            config=config.model_dump(mode="json"),
+            config=config.public().model_dump(mode="json"),
             libraries=library_versions(),
             world_size=report.world_size,
             device=report.device,

@@ -199,6 +199,12 @@ class Config(Section):
     def num_streams(self) -> int:
         return self.data.streams or self.workers.max
 
+    def public(self) -> Config:
+        """The same without the passwords of URLs: for what is kept or shown."""
+        ledger = self.ledger.model_copy(update={"url": _without_password(self.ledger.url)})
+        tracking = self.tracking.model_copy(update={"uri": _without_password(self.tracking.uri)})
+        return self.model_copy(update={"ledger": ledger, "tracking": tracking})
+
     @rule
     def _batch_is_dealt_evenly_into_streams(self) -> Iterator[Broken]:
         if self.data.batch_rows % self.num_streams:
@@ -214,3 +220,11 @@ class Config(Section):
             if name not in known:
                 must = f"a table of the schema: {', '.join(sorted(known))}"
                 yield Broken(name, must, "correct the name", ("sharding", "placement", name))
+
+
+def _without_password(url: str) -> str:
+    """The part between the first colon after the user's name and the last @ of what follows `://`."""
+    scheme, separator, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}{separator}{user}:***@{place}" if separator and at and colon else url

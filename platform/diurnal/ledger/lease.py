@@ -149,11 +149,13 @@ class Lease:
 
         self._write(work)
 
-    def begin_attempt(self, increment: str, number: int, world_size: int) -> int:
+    def begin_attempt(self, increment: str, number: int, world_size: int, rows: int = 0, replayed_rows: int = 0) -> int:
         """The number of a new attempt at an increment, from 1; it is kept before this returns.
 
         Args:
             number: of the version that it is to make.
+            rows: of the increment that are learned already.
+            replayed_rows: that it learns again.
         """
 
         def work(connection: sa.Connection) -> int:
@@ -168,22 +170,28 @@ class Lease:
                 token=self.token,
                 actor=self.holder,
                 started_us=self._database.now_us(connection),
+                rows=rows,
+                replayed_rows=replayed_rows,
             )
-            self._add_event(connection, "begin", increment, data={"attempt": attempt, "world_size": world_size})
+            data = {"attempt": attempt, "world_size": world_size, "rows": rows, "replayed_rows": replayed_rows}
+            self._add_event(connection, "begin", increment, data=data)
             return attempt
 
         return self._write(work)
 
-    def end_attempt(
-        self, increment: str, attempt: int, outcome: Outcome, reason: str = "", replayed_rows: int = 0
-    ) -> None:
+    def has_learned(self, increment: str, attempt: int, rows: int) -> None:
+        """Keeps how far an attempt has come, commit or not, so that what is lost with it can be counted."""
+        which = self._attempt(increment, attempt)
+        self._write(lambda connection: connection.execute(ATTEMPTS.update().where(which).values(rows=rows)))
+
+    def end_attempt(self, increment: str, attempt: int, outcome: Outcome, reason: str = "") -> None:
         """Says how an attempt ended; the first word counts."""
-        which = (ATTEMPTS.c.model == self.model) & (ATTEMPTS.c.increment == increment) & (ATTEMPTS.c.attempt == attempt)
-        values = {"outcome": outcome, "reason": self._database.tell(reason), "replayed_rows": replayed_rows}
+        which = self._attempt(increment, attempt)
+        values = {"outcome": outcome, "reason": self._database.tell(reason)}
 
         def work(connection: sa.Connection) -> None:
             if records.end_attempts(connection, which, self._database.now_us(connection), **values):
-                data = {"attempt": attempt, "outcome": outcome, "replayed_rows": replayed_rows}
+                data = {"attempt": attempt, "outcome": outcome}
                 self._add_event(connection, "end", increment, reason, data)
 
         self._write(work)
@@ -211,6 +219,9 @@ class Lease:
 
         count, self.token = self._write(work)
         return count
+
+    def _attempt(self, increment: str, attempt: int) -> sa.ColumnElement[bool]:
+        return (ATTEMPTS.c.model == self.model) & (ATTEMPTS.c.increment == increment) & (ATTEMPTS.c.attempt == attempt)
 
     def _mine(self) -> sa.ColumnElement[bool]:
         """The secret, not the token: tokens start again from 1 when a ledger is lost."""

@@ -64,8 +64,10 @@ class Attempt:
     outcome: Outcome | Literal[""]
     """Empty while it goes on."""
     reason: str
+    rows: int
+    """Rows of the increment that were learned when it was last heard of, those of commits before it included."""
     replayed_rows: int
-    """Rows that were learned again, since they came after the last commit of the attempt before."""
+    """Rows that it learned again, since they came after the last commit of the attempt before."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ def next_attempt(connection: sa.Connection, model: str, increment: str) -> int:
 
 
 def begin_attempt(connection: sa.Connection, **values: Any) -> None:
-    connection.execute(ATTEMPTS.insert().values(**values, outcome="", reason="", replayed_rows=0))
+    connection.execute(ATTEMPTS.insert().values(**values, outcome="", reason=""))
 
 
 def attempts_of(connection: sa.Connection, model: str, increment: str | None) -> list[Attempt]:

@@ -65,6 +65,7 @@ ATTEMPTS = sa.Table(
     sa.Column("ended_us", sa.BigInteger),  # open while it is null
     sa.Column("outcome", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("replayed_rows", sa.BigInteger, nullable=False),
 )
 

@@ -7,6 +7,8 @@ how). Replicated tables have a dense gradient and take a `TableOptimizer`. With 
     adagrad           m += g * g;          w -= lr * g / (sqrt(m) + eps)        m (rows, D)
     rowwise_adagrad   m += sum(g * g) / D; w -= lr * g / (sqrt(m) + eps)        m (rows,)
 
+where D is the width of what is updated as one: of a range of columns, in a table that is cut column-wise.
+
 A row without a gradient keeps its value and its moment, so "rows of the batch" and "all rows" are the same thing.
 """
 

@@ -2,7 +2,8 @@
 
 Gradients are averaged over the W ranks, those of tables (by TorchRec) as all others (by us). So a rank's loss has to be
 W times its weighted sum divided by the weight of the global batch: then one step is the same function at every world
-size and under every placement.
+size and under every placement, with one exception: where columns are cut, row-wise AdaGrad keeps a moment for each
+range of them (see `checkpoint/state.py`); but the cut goes by the largest world of the run, not by the present one.
 """
 
 from __future__ import annotations

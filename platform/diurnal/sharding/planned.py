@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch.distributed as dist
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
@@ -103,14 +103,14 @@ def to_json(plan: Plan, key: str) -> str:
     return _records().dump_json(_Record(key, tables, plan.report)).decode()
 
 
-def from_json(text: str | bytes, key: str) -> Plan:
-    """The plan that `to_json` wrote.
+def from_json(text: str | bytes, key: str | None = None) -> Plan:
+    """The plan that `to_json` wrote, of certain circumstances or, with None, of any.
 
     Raises:
         ValueError: it is no such text, or one of other circumstances.
     """
     record = _records().validate_json(text)
-    if record.key != key:
+    if key is not None and record.key != key:
         raise ValueError(f"a plan for {record.key}, not for {key}")
     shardings = EmbeddingModuleShardingPlan()
     for name, table in record.tables.items():
@@ -131,6 +131,7 @@ def planned(
     the others. A collective call.
 
     Args:
+        topology: what the first rank says of it counts.
         folder: kept plans; it need not exist. A file in it that is broken or of other circumstances is replaced; where
             nothing can be written, the plan is made each time.
         group: the ranks that are planned for; the world, when None.
@@ -138,12 +139,11 @@ def planned(
     Raises:
         ResourceError: on all ranks: the tables do not fit into their memory.
     """
-    key = plan_key(config, topology)
     answer: list[str | Exception | None] = [None]
     error: Exception | None = None
     if dist.get_rank(group) == 0:
         try:
-            answer = [_kept_or_made(config, topology, folder, key)]
+            answer = [_kept_or_made(config, topology, folder)]
         except Exception as caught:
             # The others wait for an answer, so it has to be one that can travel.
             error = caught
@@ -155,7 +155,7 @@ def planned(
     if isinstance(text, Exception):
         raise text
     assert text is not None
-    return from_json(text, key)
+    return from_json(text)
 
 
 def plan_ahead(config: Config, topologies: Iterable[Topology], folder: Path) -> list[Topology]:
@@ -167,12 +167,13 @@ def plan_ahead(config: Config, topologies: Iterable[Topology], folder: Path) -> 
     fitting = []
     for topology in topologies:
         with contextlib.suppress(ResourceError):
-            _kept_or_made(config, topology, folder, plan_key(config, topology))
+            _kept_or_made(config, topology, folder)
             fitting.append(topology)
     return fitting
 
 
-def _kept_or_made(config: Config, topology: Topology, folder: Path | None, key: str) -> str:
+def _kept_or_made(config: Config, topology: Topology, folder: Path | None) -> str:
+    key = plan_key(config, topology)
     path = folder / f"{key}.json" if folder is not None else None
     if path is not None:
         try:
@@ -181,8 +182,8 @@ def _kept_or_made(config: Config, topology: Topology, folder: Path | None, key: 
             return text
         except FileNotFoundError:
             pass
-        except (OSError, ValidationError, ValueError) as error:
-            log.warning("made anew, since %s is no such plan: %s", path, str(error).splitlines()[0])
+        except (OSError, ValueError) as error:
+            log.warning("made anew, since %s is no such plan: %s", path, str(error).partition("\n")[0])
     text = to_json(make_plan(config, topology), key)
     if path is not None:
         _keep(path, text)

@@ -13,7 +13,8 @@ class Topology:
 
     world_size: int
     local_world_size: int = 0
-    """Ranks of one machine; all of them, when 0."""
+    """Ranks of one machine; all of them, when 0, and on CPU always: where ranks land differs from one start of a run to
+    the next, and nothing but estimates of speed would depend on it."""
     device: Literal["cpu", "cuda"] = "cpu"
     table_bytes_per_rank: int = 0
     """Memory for tables and their moments on each rank; when 0, the planner's assumption (32 GiB on a GPU, 128 GiB on a
@@ -21,7 +22,7 @@ class Topology:
 
     def __post_init__(self) -> None:
         assert self.world_size >= 1, self
-        if not self.local_world_size:
+        if not self.local_world_size or self.device == "cpu":
             object.__setattr__(self, "local_world_size", self.world_size)
 
     @staticmethod

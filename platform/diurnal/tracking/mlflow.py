@@ -129,7 +129,7 @@ class Tracker:
         self._mail.send(lambda store: store.open_run(start), weight=1 + len(start.params), vital=True)
         run = IncrementRun(self._mail, increment_id)
         self._runs.append(run)
-        run.artifact_text(names.CONFIG_ARTIFACT, without_passwords(config_json or resolved_json(self._config)))
+        run.artifact_text(names.CONFIG_ARTIFACT, without_passwords(config_json or resolved_json(self._config.public())))
         if self._strict:
             self._demand(self._mail.flush(self._config.tracking.timeout_s))
         return run

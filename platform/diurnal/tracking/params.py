@@ -26,7 +26,7 @@ def without_passwords(text: str) -> str:
 
 def config_params(config: Config) -> dict[str, str]:
     """`section.field` to text. Each feature and table of the schema is one parameter, `dataset.tables.<name>`."""
-    return as_params(config.model_dump(mode="json"))
+    return as_params(config.public().model_dump(mode="json"))
 
 
 def as_params(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

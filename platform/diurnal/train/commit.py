@@ -25,6 +25,9 @@ increments before."""
 EVALUATED = "evaluated"
 """Key among a commit's metrics: what the version before it scored on the increment."""
 
+LAST_COMMIT_S = 30.0
+"""How long a worker that has failed waits for a commit that it had begun."""
+
 Report = Callable[[int, str], None]
 """Tells Ray Train of a version: its number and, on rank 0, its folder; a collective call."""
 
@@ -125,6 +128,10 @@ class Committer:
         number, self._unreported = self._unreported, None
         if number is not None:
             self._report(number, self._path)
+
+    def wait(self) -> None:
+        """Lets what was begun be committed although training has failed since: other ranks' threads write on too."""
+        self._saver.wait(LAST_COMMIT_S)
 
     def _lineage(self, progress: Progress, steps: int, carried: Carried, metrics: dict[str, Any]) -> Lineage:
         fit, plan = progress.fit, progress.plan

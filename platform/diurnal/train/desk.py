@@ -38,15 +38,20 @@ def plan_of(config: Config, increment: Increment) -> StreamPlan:
     )
 
 
+KEEP_EVERY_S = 2.0
+"""Seconds between two looks of the ledger at how far an attempt is; a driver that is killed leaves the last one."""
+
+
 @dataclass
 class _Open:
     """The attempt that is going on."""
 
     increment: str
     attempt: int
-    number: int
     rows: int
     """Rows of the increment that it has learned, as far as is known."""
+    kept_s: float = 0.0
+    """When the ledger was told of them."""
 
 
 @dataclass
@@ -93,7 +98,7 @@ class TrainingDesk:
         self._say = say
         self.beats = beats
         self._open: dict[str, _Open] = {}
-        self._ended_as = "failed"
+        self._ended_as: Literal["failed", "resized"] = "failed"
         self._why = ""
         self._world_size = 0
         self._lost_s: float | None = None
@@ -135,6 +140,7 @@ class TrainingDesk:
     def close(self, outcome: Any, reason: str = "") -> None:
         """Ends what attempts are open."""
         for attempt in self._open.values():
+            self._lease.has_learned(attempt.increment, attempt.attempt, attempt.rows)
             self._lease.end_attempt(attempt.increment, attempt.attempt, outcome, reason)
         self._open.clear()
 
@@ -144,7 +150,6 @@ class TrainingDesk:
         self._world_size = world_size
         self._history.adopt(self._lease)
         newest = self._history.newest()
-        self._forget(newest)
         resumed = newest if newest is not None and self._goes_on(newest) else None
         parent = resumed or max(
             (commit for commit in self._history.commits() if commit.is_final), key=lambda c: c.number, default=None
@@ -159,13 +164,21 @@ class TrainingDesk:
         )
 
     def _end_group(self, world_size: int) -> None:
-        """Takes the last words of the group before."""
+        """Takes the last words of the group before, and ends its attempts."""
         beats = self.beats()
         for beat in beats:
             self._has_learned(beat.get("increment", ""), beat["rows"] if beat.get("learning") else 0)
         self._lost_s = time.monotonic() - max((beat["age_s"] for beat in beats), default=0.0)
         kind = "resize" if self._ended_as == "resized" else "restart"
         self.restarts.append(Restart(kind, self._world_size, world_size, self._why or "a worker died"))
+        for attempt in self._open.values():
+            self._lease.has_learned(attempt.increment, attempt.attempt, attempt.rows)
+            self._lease.end_attempt(attempt.increment, attempt.attempt, self._ended_as, self._why)
+            self._say(
+                f"{attempt.increment}: attempt {attempt.attempt} {self._ended_as}: {self._why or 'a worker died'}"
+            )
+        self._open.clear()
+        self._ended_as, self._why = "failed", ""
 
     def _recovered(self) -> None:
         restart = self.restarts[-1]
@@ -175,20 +188,6 @@ class TrainingDesk:
         self._say(
             f"{restart.kind} from {restart.old} to {restart.new} workers: {restart.recovery_s:.1f} s without a step"
         )
-
-    def _forget(self, newest: Commit | None) -> None:
-        """Ends the attempts of the group before, and counts what they learned in vain."""
-        for attempt in self._open.values():
-            is_kept = newest is not None and newest.increment == attempt.increment
-            lost = max(0, attempt.rows - (newest.rows if newest is not None and is_kept else 0))
-            self.replayed_rows[attempt.increment] += lost
-            self.restarts[-1].replayed_rows += lost
-            outcome = "resized" if self._ended_as == "resized" else "failed"
-            self._lease.end_attempt(attempt.increment, attempt.attempt, outcome, self._why, lost)
-            rows = f", {lost:,} rows are learned again" if lost else ""
-            self._say(f"{attempt.increment}: attempt {attempt.attempt} {outcome}{rows}: {self._why or 'a worker died'}")
-        self._open.clear()
-        self._ended_as, self._why = "failed", ""
 
     def _goes_on(self, newest: Commit) -> bool:
         """Whether a commit is a resume point of the increment that is next."""
@@ -203,9 +202,9 @@ class TrainingDesk:
 
     def _fits(self, increments: Sequence[Increment], resumed: Commit | None = None) -> list[Fit]:
         done = max((commit.number for commit in self._history.commits() if commit.is_final), default=0)
-        tried = Counter(attempt.increment for attempt in self._ledger.attempts(self._lease.model))
+        tried = {attempt.increment: attempt.attempt for attempt in self._ledger.attempts(self._lease.model)}
         return [
-            Fit(self._plan(increment, resumed).to_json(), increment.fingerprint, number, tried[increment.id] + 1)
+            Fit(self._plan(increment, resumed).to_json(), increment.fingerprint, number, tried.get(increment.id, 0) + 1)
             for number, increment in enumerate(increments, start=done + 1)
         ]
 
@@ -224,22 +223,36 @@ class TrainingDesk:
         return tuple(self._fits(todo))
 
     def _begin(self, increment: str, data: dict[str, Any]) -> None:
-        number = data["number"]
-        attempt = self._lease.begin_attempt(increment, number, self._world_size)
-        assert attempt == data["attempt"], f"attempt {attempt} of {increment}, not {data['attempt']}"
-        self._open[increment] = _Open(increment, attempt, number, data["rows_done"])
+        """The attempt before learned some rows beyond its last commit: they are learned again."""
+        before = self._ledger.attempts(self._lease.model, increment)
+        rows = data["rows_done"]
+        replayed = max(0, before[-1].rows - rows) if before else 0
+        attempt = self._lease.begin_attempt(increment, data["number"], self._world_size, rows, replayed)
+        self._open[increment] = _Open(increment, attempt, rows)
+        self.replayed_rows[increment] = replayed + sum(other.replayed_rows for other in before)
+        if replayed:
+            self._say(f"{increment}: {replayed:,} rows are learned again")
+        if self.restarts and self.restarts[-1].recovery_s is None:
+            self.restarts[-1].replayed_rows += replayed
 
     def _has_learned(self, increment: str, rows: int) -> None:
-        if increment in self._open:
-            self._open[increment].rows = max(self._open[increment].rows, rows)
+        attempt = self._open.get(increment)
+        if attempt is None or rows <= attempt.rows:
+            return
+        attempt.rows, now_s = rows, time.monotonic()
+        if now_s - attempt.kept_s >= KEEP_EVERY_S:
+            attempt.kept_s = now_s
+            self._lease.has_learned(increment, attempt.attempt, rows)
 
     def _publish(self, increment: str, data: dict[str, Any]) -> None:
         commit = self._history.publish(self._history.store.at(data["path"]), self._lease)
         self.num_commits += 1
         if commit.is_final:
             self._todo = [other for other in self._todo if other.id != increment]
-            self._open.pop(increment, None)
-            self._lease.end_attempt(increment, commit.attempt, "committed")
+            attempt = self._open.pop(increment, None)
+            if attempt is not None:
+                self._lease.has_learned(increment, attempt.attempt, commit.rows)
+                self._lease.end_attempt(increment, attempt.attempt, "committed")
         self._history.sweep(self._lease, self._config.checkpoint.keep, commit)
 
 

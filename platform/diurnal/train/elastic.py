@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.torch.config import _TorchBackend
@@ -34,6 +35,7 @@ from ray.train.v2.api.exceptions import ControllerError, PreemptionError, Traini
 
 from diurnal.config import Config
 from diurnal.errors import DiurnalError, ResourceError
+from diurnal.train.interrupt import is_echo
 from diurnal.train.places import Places, draining_nodes, fits, lost_nodes
 from diurnal.train.spares import Spares, environment, serialized_environment
 
@@ -116,7 +118,7 @@ class _Trainer(TorchTrainer):
     def _initialize_and_run_controller(self, **controller: Any) -> Any:
         post = Post(self._mailbox)
         controller["scaling_policy"] = SizePolicy(self.scaling_config, self._config, post)
-        controller["failure_policy"] = CountedFailures(self.run_config.failure_config, post)
+        controller["failure_policy"] = CountedFailures(self._config.workers.max_failures, post)
         # Before the callback that sets up process groups: a group that fails there has to be known.
         controller["callbacks"].insert(0, _Groups())
         return super()._initialize_and_run_controller(**controller)
@@ -149,7 +151,8 @@ class Post:
                 self._asked = self._mailbox.status.remote()
             if ray.wait([self._asked], timeout=wait_s)[0]:
                 asked, self._asked = self._asked, None
-                self._answer, self._answered_s = ray.get(asked), time.monotonic()
+                answer: Any = ray.get(asked)
+                self._answer, self._answered_s = answer, time.monotonic()
         except Exception as error:
             _log.warning("the mailbox did not answer: %s", error)
             self._asked = None
@@ -229,10 +232,15 @@ class SizePolicy(ElasticScalingPolicy):
         self._post.order_hold(False)
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
+        try:
+            self._see(previous_state, current_state)
+        except Exception:
+            _log.exception("a change of state was not understood")
+
+    def _see(self, previous_state: Any, current_state: Any) -> None:
         if isinstance(current_state, RestartingState | ReschedulingState) and current_state is not previous_state:
-            error = current_state.training_failed_error
-            cause = error.controller_failure if isinstance(error, ControllerError) else error
-            self._reason = _first_line(cause)
+            cause = _causes(current_state.training_failed_error)[0]
+            self._reason = _in_short(cause)
             self._has_timed_out = isinstance(cause, WorkerGroupStartupTimeoutError)
         if isinstance(current_state, RunningState) and not isinstance(previous_state, RunningState):
             self._running_since_s = time.monotonic()
@@ -348,8 +356,9 @@ class SizePolicy(ElasticScalingPolicy):
             try:
                 coordinator = self._autoscaling_coordinator
                 reference = coordinator.get_reserved_resources.remote(self._requester_id, recompute=True)
-                need = self.scaling_config._resources_per_worker_not_none
-                number = sum(fits(node, need) for node in ray.get(reference, timeout=2.0).values())
+                need: Any = self.scaling_config._resources_per_worker_not_none
+                reserved: Any = ray.get(reference, timeout=2.0)
+                number = sum(fits(node, need) for node in reserved.values())
             except Exception as error:
                 _log.warning("no answer from the coordinator: %s", error)
                 number = None
@@ -360,8 +369,9 @@ class SizePolicy(ElasticScalingPolicy):
 class CountedFailures(DefaultFailurePolicy):
     """Counts failures since the last commit; neither a lost node nor a lack of room is one."""
 
-    def __init__(self, failure_config: FailureConfig, post: Post) -> None:
-        super().__init__(failure_config)
+    def __init__(self, max_failures: int, post: Post) -> None:
+        super().__init__(FailureConfig(max_failures=max_failures))
+        self._max_failures = max_failures
         self._post = post
         self._num_failures = 0
         self._num_commits = 0
@@ -384,14 +394,14 @@ class CountedFailures(DefaultFailurePolicy):
         if any(isinstance(cause, WorkerGroupStartupTimeoutError) for cause in causes):
             return FailureDecision.RETRY
         if not isinstance(error, WorkerGroupError) and not isinstance(
-            causes[0], WorkerGroupStartupFailedError | ray.exceptions.RayError
+            causes[0], WorkerGroupStartupFailedError | RayError
         ):
             return FailureDecision.RAISE
         status = self._post.status(wait_s=2.0) or {}
         if status.get("commits", 0) > self._num_commits:
             self._num_failures, self._num_commits = 0, status["commits"]
         self._num_failures += 1
-        is_enough = self._num_failures > self.failure_config.max_failures
+        is_enough = self._num_failures > self._max_failures
         return FailureDecision.RAISE if is_enough else FailureDecision.RETRY
 
 
@@ -424,14 +434,15 @@ class _Groups(WorkerGroupCallback):
 
 
 def _causes(error: TrainingFailedError) -> list[BaseException]:
+    """What was raised; what only says that another rank went away comes last."""
     if isinstance(error, WorkerGroupError):
-        return [getattr(failure, "_base_exc", failure) for failure in error.worker_failures.values()]
+        failures: Any = error.worker_failures
+        return sorted((getattr(failure, "_base_exc", failure) for failure in failures.values()), key=is_echo)
     return [error.controller_failure] if isinstance(error, ControllerError) else [error]
 
 
-def _first_line(error: BaseException) -> str:
-    if isinstance(error, WorkerGroupError):
-        failures = (f"rank {rank}: {_first_line(failure)}" for rank, failure in sorted(error.worker_failures.items()))
-        return "; ".join(failures)
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"[:300]
+def _in_short(error: BaseException) -> str:
+    # Of a process that died, Ray says why last.
+    died = getattr(error, "health_check_failure", None)
+    lines = str(died or error).strip().splitlines() or [""]
+    return f"worker died: {lines[-1]}"[:300] if died else f"{type(error).__name__}: {lines[0]}"[:300]

@@ -77,12 +77,12 @@ def first_real_error(error: BaseException) -> BaseException:
     for _, cause, _ in causes:
         if isinstance(cause, DiurnalError):
             return cause
-    rank, _, failure = min(causes, key=lambda c: _is_echo(c[1]))
+    rank, _, failure = min(causes, key=lambda c: is_echo(c[1]))
     shown = getattr(failure, "_traceback_str", None) or "".join(traceback.format_exception(failure))
     return WorkerFailed(f"rank {rank} failed first (of {len(failures)}):\n{shown}")
 
 
-def _is_echo(cause: BaseException) -> bool:
+def is_echo(cause: BaseException) -> bool:
     """Whether an error says no more than that another rank went away."""
     text = str(cause).lower()
     return any(sign in text for sign in ("connection closed by peer", "connection reset by peer", "broken pipe"))

@@ -16,7 +16,7 @@ from diurnal.checkpoint.history import History
 from diurnal.checkpoint.store import Store, Version
 from diurnal.config import Config, resolved_json
 from diurnal.data.selection import select_increments
-from diurnal.errors import LeaseLost
+from diurnal.errors import DiurnalError, LeaseLost
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.database import default_url
 from diurnal.ledger.lease import Lease
@@ -160,7 +160,7 @@ def _run_workers(
 
         watch = Watch(config, tracker, progress, dataset)
         inbox = Inbox(Driver(desk, watch))
-        spec = Spec(mode, resolved_json(config), library_versions(), inbox.channel(), started_s)
+        spec = Spec(mode, resolved_json(config), library_versions(), inbox.channel(), scratch, started_s)
         trainer = elastic_trainer(work, config, {"spec": spec}, scratch, inbox.mailbox)
         if isinstance(desk, TrainingDesk):
             desk.beats = inbox.beats
@@ -180,7 +180,8 @@ def _run_workers(
             with suppress(BaseException):
                 inbox.close()
             if isinstance(desk, TrainingDesk):
-                desk.close("interrupted" if is_interrupted else "failed", f"{type(error).__name__}: {error}")
+                with suppress(DiurnalError):
+                    desk.close("interrupted" if is_interrupted else "failed", f"{type(error).__name__}: {error}")
             watch.end("KILLED" if is_interrupted else "FAILED")
             raise
         inbox.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,12 +72,14 @@ class WorkerSequence:
     def train(self) -> None:
         """Fits the known increments, then those that the driver has more, until it has none."""
         fits = self._start.fits
-        while fits:
-            if not self._fit_all(fits):
-                break
+        try:
+            while fits and self._fit_all(fits):
+                self._committer.settle()
+                fits = self._more()
             self._committer.settle()
-            fits = self._more()
-        self._committer.settle()
+        except BaseException:
+            self._committer.wait()
+            raise
 
     def evaluate(self) -> None:
         for fit in self._start.fits:
@@ -88,7 +91,8 @@ class WorkerSequence:
     def _fit_all(self, fits: Sequence[Fit]) -> bool:
         """False when somebody ended the run on the way."""
         plans = [StreamPlan.from_json(fit.plan) for fit in fits]
-        with one_ahead(self._passes(plans)) as feeds:
+        # All at once: what they begin with is settled now, and changes while they are taken.
+        with one_ahead(list(self._passes(plans))) as feeds:
             for fit, plan in zip(fits, plans, strict=True):
                 if not self._fit(fit, plan, feeds):
                     return False
@@ -97,12 +101,11 @@ class WorkerSequence:
     def _passes(self, plans: Sequence[StreamPlan]) -> Iterator[Callable[[], Feed]]:
         """The passes in order. A model without a parent has nothing to be scored for, and what was begun was scored."""
         if self._resumed is not None:
-            first_step = self._resumed.position.steps
-            yield lambda: self._learner.feed(plans[0], first_step)
+            yield partial(self._learner.feed, plans[0], self._resumed.position.steps)
             plans = plans[1:]
         for index, plan in enumerate(plans):
             for _ in range(2 if self._has_parent or index > 0 else 1):
-                yield lambda plan=plan: self._learner.feed(plan)
+                yield partial(self._learner.feed, plan)
 
     def _fit(self, fit: Fit, plan: StreamPlan, feeds: Iterator[Feed]) -> bool:
         progress, rows_done = self._begin(fit, plan), 0

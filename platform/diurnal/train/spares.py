@@ -36,6 +36,7 @@ KEEP_S = 24 * 3600
 """An idle process is kept so long; it ends with the job in any case."""
 
 _NAMESPACE = "diurnal-spares"
+_PROTOCOL = ("common_pb2", "node_manager_pb2", "node_manager_pb2_grpc")
 _BLIND_S = 10.0
 """From asking for a process until it has written itself down."""
 
@@ -94,7 +95,7 @@ class Spares:
         """Has processes started until so many are idle on the node, an entry of `ray.nodes()`. Does not wait."""
         node_id = node["NodeID"]
         serialized = serialized or _known_environment()
-        missing = number - len(_processes(node_id))
+        missing = number - len(processes(node_id))
         if serialized is None or missing <= 0 or time.monotonic() - self.asked_s(node_id) < _BLIND_S:
             return
         self._asked_s[node_id] = time.monotonic()
@@ -106,14 +107,14 @@ class Spares:
 
     def ready(self, node_id: str) -> int:
         """Processes on the node that are idle and have imported everything."""
-        return sum(process["ready_s"] > 0 for process in _processes(node_id).values())
+        return sum(process["ready_s"] > 0 for process in processes(node_id).values())
 
     def _cross_out(self, node_id: str, pids: set[int]) -> None:
         from ray.experimental.internal_kv import _internal_kv_del
 
-        processes = _processes(node_id)
-        born_s = max((processes[pid]["born_s"] for pid in pids if pid in processes), default=0.0)
-        for pid, process in processes.items():
+        known = processes(node_id)
+        born_s = max((known[pid]["born_s"] for pid in pids if pid in known), default=0.0)
+        for pid, process in known.items():
             # One that was ready when a worker had to be started anew is no longer there.
             if pid in pids or 0 < process["ready_s"] < born_s:
                 _internal_kv_del(_key(node_id, pid), namespace=_NAMESPACE)
@@ -124,21 +125,22 @@ def prestart(node: dict[str, Any], number: int, serialized: str) -> None:
     import ray
     from ray._private.grpc_utils import init_grpc_channel
     from ray._private.utils import get_runtime_env_info
-    from ray.core.generated import common_pb2, node_manager_pb2, node_manager_pb2_grpc
     from ray.runtime_env import RuntimeEnv
 
-    info = get_runtime_env_info(RuntimeEnv.deserialize(serialized))
+    common, messages, services = (importlib.import_module(f"ray.core.generated.{name}") for name in _PROTOCOL)
+    info: Any = get_runtime_env_info(RuntimeEnv.deserialize(serialized))
     # Processes are told apart by a hash of this very text.
     info.serialized_runtime_env = serialized
-    request = node_manager_pb2.PrestartWorkersRequest(
-        language=common_pb2.PYTHON,
-        job_id=ray._raylet.JobID.from_hex(ray.get_runtime_context().get_job_id()).binary(),
+    request = messages.PrestartWorkersRequest(
+        language=common.PYTHON,
+        job_id=bytes.fromhex(ray.get_runtime_context().get_job_id()),
         runtime_env_info=info,
         keep_alive_duration_secs=KEEP_S,
         num_workers=number,
     )
-    with init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}") as channel:
-        node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=2.0)
+    channel: Any = init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
+    with channel:
+        services.NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=2.0)
 
 
 def _import_everything() -> None:
@@ -157,7 +159,7 @@ def _write_down(born_s: float, ready_s: float) -> None:
     _internal_kv_put(key, json.dumps({"born_s": born_s, "ready_s": ready_s}), namespace=_NAMESPACE)
 
 
-def _processes(node_id: str) -> dict[int, dict[str, float]]:
+def processes(node_id: str) -> dict[int, dict[str, float]]:
     """Process id to when it was born and ready (Unix time, 0 for not yet)."""
     from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list
 

@@ -18,6 +18,8 @@ class Spec:
     versions: dict[str, str]
     """Library versions of the driver; a worker with others refuses to start."""
     link: Link
+    scratch: str
+    """A folder in the storage that the driver has made for this run."""
     started_s: float
     """`time.time()` when the driver began."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import tempfile
 import time
 import traceback
@@ -12,7 +13,7 @@ from typing import Any
 
 import ray.train
 
-from diurnal.errors import Fault, StackError
+from diurnal.errors import ConfigError, Fault, StackError
 from diurnal.stack import library_versions
 from diurnal.train.spec import Spec
 
@@ -25,6 +26,7 @@ def work(task: dict[str, Any]) -> None:
     entered_s = time.time()
     spec: Spec = task["spec"]
     _refuse_mixed_versions(spec.versions)
+    _refuse_a_storage_of_its_own(spec.scratch)
     from diurnal.config import from_resolved
     from diurnal.train.orders import Orders
     from diurnal.train.pulse import Pulse
@@ -71,6 +73,18 @@ def _report(number: int, directory: str) -> None:
     (folder / POINTER).write_text(json.dumps({"version": number, "path": directory}))
     checkpoint = ray.train.Checkpoint.from_directory(folder)
     ray.train.report({"version": number}, checkpoint=checkpoint, checkpoint_upload_mode=mode)
+
+
+def _refuse_a_storage_of_its_own(scratch: str) -> None:
+    """
+    Raises:
+        ConfigError: the folder that the driver made in the storage is not there: this machine has another one.
+    """
+    if not Path(scratch).is_dir():
+        found = f"{scratch} is not there on {socket.gethostname()}, though the driver has made it"
+        rule = "a storage that all nodes share, when there is more than one"
+        fix = "use a shared file system, or workers on the driver's machine alone"
+        raise ConfigError([Fault("storage", found, rule, fix)])
 
 
 def _refuse_mixed_versions(driver: dict[str, str]) -> None:

@@ -43,6 +43,7 @@ def test_rooms_import_one_way(tmp_path):
         ("config/planted.py", "import torch", "diurnal.config.planted -> torch"),
         ("data/planted.py", "import diurnal.model.dlrm", "diurnal.data.planted -> diurnal.model.dlrm"),
         ("data/planted.py", "import torch", "diurnal.data.planted -> torch"),
+        ("ledger/planted.py", "import ray", "diurnal.ledger.planted -> ray"),
         ("model/planted.py", "import mlflow", "diurnal.model.planted -> mlflow"),
     ],
 )
@@ -60,6 +61,7 @@ def test_a_planted_import_is_found(tmp_path, file, line, says):
     [
         "import diurnal.errors, diurnal.stack, diurnal.config",
         "import diurnal.cli.main, diurnal.cli.doctor",
+        "import diurnal.ledger.claims",
     ],
 )
 def test_light_rooms_load_nothing_heavy(code):

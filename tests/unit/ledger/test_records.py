@@ -52,14 +52,15 @@ def test_a_version_is_withdrawn_only_when_asked(ledger, lease, commit):
 
 
 def test_attempts_are_counted_by_increment_and_end_once(ledger, lease, clock):
-    assert [lease.begin_attempt(day, 1, 2) for day in ("d1", "d1", "d2")] == [1, 2, 1]
+    assert [lease.begin_attempt(day, 1, 2, 60, 40) for day in ("d1", "d1", "d2")] == [1, 2, 1]
     clock.now_s += 5
-    lease.end_attempt("d1", 1, "resized", "a node came", replayed_rows=40)
+    lease.has_learned("d1", 1, 80)
+    lease.end_attempt("d1", 1, "resized", "a node came")
     lease.end_attempt("d1", 1, "failed", "too late")
     first, second = ledger.attempts("clicks", "d1")
     times = {"started_at": "2026-01-02T00:00:00.000+00:00", "ended_at": "2026-01-02T00:00:05.000+00:00"}
     known = {"model": "clicks", "increment": "d1", "attempt": 1, "number": 1, "world_size": 2, "token": 1}
-    ended = {"outcome": "resized", "reason": "a node came", "replayed_rows": 40}
+    ended = {"outcome": "resized", "reason": "a node came", "rows": 80, "replayed_rows": 40}
     assert first == Attempt(**known, **times, **ended, actor=lease.holder)
     assert (second.ended_at, second.outcome) == (None, "")
     assert [a.increment for a in ledger.attempts("clicks")] == ["d1", "d1", "d2"]

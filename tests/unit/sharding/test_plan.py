@@ -92,9 +92,7 @@ def test_columns_are_cut_for_the_largest_world(dim: int, world_size: int, max_wo
 @pytest.mark.parametrize(("dim", "world_size"), [(4, 2), (8, 1), (12, 2), (20, 3)])
 def test_columns_that_cannot_be_cut_stay_together(dim: int, world_size: int) -> None:
     dataset = {"sparse": [{"name": "t"}], "tables": [{"name": "t", "rows": 5, "dim": dim}]}
-    plan = make_plan(
-        tiny_config({"dataset": dataset, "sharding": {"default": "column_wise"}}), Topology(world_size)
-    )
+    plan = make_plan(tiny_config({"dataset": dataset, "sharding": {"default": "column_wise"}}), Topology(world_size))
     (table,) = plan.report.tables
     assert table.placement == "table_wise"
     assert table.note.startswith(f"not column_wise: {dim} columns, {world_size} ranks")

@@ -16,7 +16,7 @@ from diurnal.sharding.topology import Topology
 from diurnal.testing import tiny_config
 
 PLACEMENT = {"user": "column_wise", "item": "row_wise", "genres": "data_parallel", "site": "table_wise"}
-TOPOLOGIES = [Topology(2), Topology(3), Topology(4, local_world_size=2), Topology(8, local_world_size=4, device="cuda")]
+TOPOLOGIES = [Topology(2), Topology(3), Topology(4), Topology(8, local_world_size=4, device="cuda")]
 
 
 def configure(**changes: Any) -> Config:
@@ -51,6 +51,12 @@ def test_other_circumstances_have_another_key(changes: dict[str, Any]) -> None:
     assert plan_key(configure(**changes), Topology(2)) != plan_key(configure(), Topology(2))
     assert plan_key(configure(), Topology(3)) != plan_key(configure(), Topology(2))
     assert plan_key(configure(seed=8, optim={"sparse": {"lr": 1.0}}), Topology(2)) == plan_key(configure(), Topology(2))
+
+
+def test_on_cpu_it_does_not_matter_which_machines_ranks_are_on() -> None:
+    assert plan_key(configure(), Topology(4, local_world_size=2)) == plan_key(configure(), Topology(4))
+    gpus = [Topology(4, local_world_size=size, device="cuda") for size in (2, 4)]
+    assert plan_key(configure(), gpus[0]) != plan_key(configure(), gpus[1])
 
 
 def count_plans(monkeypatch: pytest.MonkeyPatch) -> list[Topology]:
