@@ -267,7 +267,8 @@ def test_a_group_without_room_gives_up_with_the_numbers(cluster: Nodes, tmp_path
 def test_training_goes_on_without_a_mailbox(cluster: Nodes, tmp_path: Path) -> None:
     import ray
 
-    from diurnal.train.elastic import Post, elastic_trainer
+    from diurnal.train.elastic import elastic_trainer
+    from diurnal.train.post import Post
 
     mailbox: Any = ray.remote(num_cpus=0)(Mailbox).remote()
     ray.kill(mailbox)
@@ -278,6 +279,24 @@ def test_training_goes_on_without_a_mailbox(cluster: Nodes, tmp_path: Path) -> N
 
 def nothing(_: dict[str, Any]) -> None:
     time.sleep(2.0)
+
+
+def test_the_first_group_takes_processes_that_were_warmed(cluster: Nodes, tmp_path: Path) -> None:
+    from diurnal.train import spares
+    from diurnal.train.elastic import expected_environment, warm
+
+    # What a job's first driver asks for: no process of an earlier test may be there.
+    for pid in ready_spares(cluster):
+        os.kill(pid, signal.SIGKILL)
+    warm(config_of(max=1))
+    deadline_s = time.time() + 60
+    while not (idle := ready_spares(cluster)) and time.time() < deadline_s:
+        time.sleep(0.2)
+    run = Run(tmp_path, {"max": 1})
+    run.wait_for(1)
+    run.end()
+    assert {pid for _, _, _, pid, _ in run.steps()} <= set(idle)
+    assert spares.known_environment() == expected_environment()
 
 
 def ready_spares(cluster: Nodes) -> list[int]:

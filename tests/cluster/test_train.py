@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from diurnal.checkpoint.store import Store
-from diurnal.checkpoint.tensors import Folder, Named
 from diurnal.config import Config
 from diurnal.errors import DataError, ResourceError, TrainingError
+from diurnal.testing import runs_of, tensors_of
 from diurnal.train.progress import Progress
 from diurnal.train.run import Result, evaluate, train
 
@@ -25,33 +25,6 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
 def quiet() -> Progress:
     return Progress(table=False)
-
-
-def weights_of(config: Config) -> dict[str, torch.Tensor]:
-    """All tensors of the newest version, moments included, read in this process without a process group."""
-    version = Store(config.storage, config.name).versions()[-1]
-    tensors = {}
-    for section in ("model", "optimizer"):
-        folder = Folder(version.directory / section)
-        whole = {name: torch.zeros(shape) for name, shape in folder.shapes.items()}
-        folder.read({name: Named.whole(tensor) for name, tensor in whole.items()})
-        tensors |= {f"{section}/{name}": tensor for name, tensor in whole.items()}
-    assert len(tensors) > 10
-    return tensors
-
-
-def runs_of(config: Config) -> dict[str, Any]:
-    """Runs by increment; `lineage` for the one above them."""
-    from mlflow.tracking import MlflowClient
-
-    from diurnal.tracking import names
-    from diurnal.tracking.location import experiment_name, tracking_uri
-
-    client = MlflowClient(tracking_uri(config))
-    experiment = client.get_experiment_by_name(experiment_name(config))
-    assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id])
-    return {run.data.tags.get(names.TAG_INCREMENT, "lineage"): run for run in runs}
 
 
 @dataclass(frozen=True)
@@ -152,7 +125,7 @@ def test_any_number_of_workers_gives_the_same_model_and_the_same_number_the_same
             ("again", 2, [silent, "tracking.timeout_s=3.0", "tracking.every_steps=1"]),
         ):
             config = world.config(f"name='{name}'", f"workers.max={num_workers}", *tracking)
-            runs[name] = train(config, days[0], days[-1], quiet()), weights_of(config)
+            runs[name] = train(config, days[0], days[-1], quiet()), tensors_of(config)
     alone, weights = runs["one"][0].to_dict()["days"], runs["one"][1]
     assert [d["evaluated"]["report"]["rows"] for d in alone[1:]] == [11, 1]
     assert alone[2]["ne"] is None, "one row has one class"

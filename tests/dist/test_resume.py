@@ -14,7 +14,6 @@ import torch
 
 from diurnal.checkpoint.history import History
 from diurnal.checkpoint.store import Store
-from diurnal.checkpoint.tensors import Folder
 from diurnal.config import Config, resolved_json
 from diurnal.data.selection import select_increments
 from diurnal.errors import LeaseLost
@@ -22,7 +21,7 @@ from diurnal.ledger.claims import Ledger
 from diurnal.ledger.database import default_url
 from diurnal.ledger.records import Commit
 from diurnal.stack import library_versions
-from diurnal.testing import kill_world, run_world, tiny_config
+from diurnal.testing import kill_world, run_world, tensors_of, tiny_config
 from diurnal.train.desk import TrainingDesk
 from diurnal.train.events import Direct
 from diurnal.train.orders import Orders
@@ -105,16 +104,6 @@ def watch_steps(orders: Orders, stop_after: int) -> None:
             orders._latest = {"stop": "test"}
 
     Pass.count = counted
-
-
-def tensors_of(config: Config, number: int) -> dict[str, torch.Tensor]:
-    store = Store(config.storage, config.name)
-    directory = store.at(final_commits(config)[number].path).directory
-    tensors = {}
-    for section in ("model", "optimizer"):
-        folder = Folder(directory / section)
-        tensors |= {f"{section}/{name}": tensor for name, tensor in folder.read_whole(folder.shapes).items()}
-    return tensors
 
 
 def final_commits(config: Config) -> dict[int, Commit]:

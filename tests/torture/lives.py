@@ -83,13 +83,8 @@ class _Recorded(WorkerSequence):
     def _on_learned(self, progress: Progress) -> Callable[[Pass, Batch, Wishes], bool]:
         on_step, record = super()._on_learned(progress), self._records[progress.plan.increment_id]
 
-        life_folder = self._life.folder
-
         def recorded(done: Pass, batch: Batch, agreed: Wishes) -> bool:
             record.add(batch)
-            par = self._learner.parallel
-            with open(life_folder / "dbg.txt", "a") as f:
-                print(progress.plan.increment_id, batch.step, self._learner.state.global_step, par.lr, par.dense_optimizer.param_groups[0]["lr"], [str(k.learning_rate_tensor) for k in par.kernels], [float(p.double().sum()) for p in par.dense_params.values()][:3], {n: float(par.gather_table(n).double().sum()) for n in ("user","item","topics","tag")}, batch.row_index.tolist()[:4], file=f)
             self._full_disk.begin()
             time.sleep(self._life.step_s)
             return on_step(done, batch, agreed)

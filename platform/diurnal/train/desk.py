@@ -128,14 +128,20 @@ class TrainingDesk:
             self._say(f"{increment}: the storage did not take a commit: {data['reason']}")
         elif event["kind"] == "failed":
             self._has_learned(increment, data["rows"])
-            self._why = f"rank {data['rank']}: {data['error']}"
+            self._why = self._why or f"rank {data['rank']}: {data['error']}"
         elif event["kind"] == "stalled":
+            # Says more than what ranks say that were cut off from the one that stalls.
             self._why = data["text"]
             self._lease.note("stalled", increment, data["text"], {"rank": data["rank"], "stacks": data["stacks"]})
         elif event["kind"] == "note":
-            self._ended_as = "resized" if data["what"] == "resize" else "failed"
-            self._why = data.get("reason", "") or self._why
-            self._lease.note(data["what"], reason=self._why, data=data)
+            self._on_note(data)
+
+    def _on_note(self, data: dict[str, Any]) -> None:
+        """What Ray Train's controller has decided: a resize is one by its word alone."""
+        is_resize = data["what"] == "resize"
+        self._ended_as = "resized" if is_resize else "failed"
+        self._why = data.get("reason", "") if is_resize else self._why or data.get("reason", "")
+        self._lease.note(data["what"], reason=self._why, data=data)
 
     def close(self, outcome: Any, reason: str = "") -> None:
         """Ends what attempts are open."""

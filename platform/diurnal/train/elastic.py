@@ -12,6 +12,7 @@ with a clear message where another version differs.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
@@ -21,23 +22,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._common.constants import RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR
 from ray.exceptions import RayError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.torch.config import _TorchBackend
+from ray.train.v2._internal.constants import (
+    DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE,
+    get_env_vars_to_propagate,
+)
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
 from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 from ray.train.v2._internal.execution.controller.state import ReschedulingState, RestartingState, RunningState
 from ray.train.v2._internal.execution.failure_handling import DefaultFailurePolicy, FailureDecision
 from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, NoopDecision, ScalingDecision
 from ray.train.v2.api.config import LoggingConfig
-from ray.train.v2.api.exceptions import ControllerError, PreemptionError, TrainingFailedError, WorkerGroupError
+from ray.train.v2.api.exceptions import PreemptionError, TrainingFailedError, WorkerGroupError
 
 from diurnal.config import Config
 from diurnal.errors import DiurnalError, ResourceError
-from diurnal.train.interrupt import is_echo
+from diurnal.train.causes import causes, in_short
 from diurnal.train.places import Places, draining_nodes, fits, lost_nodes
-from diurnal.train.spares import Spares, environment, serialized_environment
+from diurnal.train.post import Post
+from diurnal.train.spares import Spares, environment, prestart, serialized_environment
 
 ENVIRONMENT = {
     # The controller looks at its workers, and asks its policies, this often.
@@ -59,8 +66,6 @@ SPARES_S = 20.0
 """How long growing waits for processes on the new nodes that have imported everything."""
 MARGIN_S = 2.0
 """Before a node's deadline: the group is ended, held or not."""
-STALE_S = 5.0
-"""An older answer of the mailbox is none."""
 ALMOST_DONE = 0.99
 """Of an increment's rows: the rest is not worth a new group."""
 
@@ -109,6 +114,32 @@ def elastic_trainer(
     )
 
 
+def warm(config: Config) -> None:
+    """Has the first group's processes started and importing, while the driver still reads footers and claims.
+
+    To be called once the cluster is joined. Does not wait, and never raises. Of a job that was given an environment
+    of its own, only later groups find such processes.
+    """
+    try:
+        if json.loads(ray.get_runtime_context().get_runtime_env_string() or "{}"):
+            return
+        places, missing = Places.now(config), config.workers.max
+        for node_id in sorted(places.ids(), key=lambda id: -places.num_at(id, missing)):
+            number = places.num_at(node_id, missing)
+            if number:
+                prestart(places.nodes[node_id], number, expected_environment())
+                missing -= number
+    except Exception as error:
+        _log.warning("no processes ahead: %s", error)
+
+
+def expected_environment() -> str:
+    """What `serialized_environment` answers in a training worker of a job without an environment of its own."""
+    variables = get_env_vars_to_propagate() | environment()
+    variables.setdefault(RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR, DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE)
+    return json.dumps({"env_vars": variables}, sort_keys=True, separators=(",", ":"))
+
+
 class _Trainer(TorchTrainer):
     def __init__(self, *args: Any, config: Config, mailbox: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -133,46 +164,6 @@ class _Torch(TorchConfig):
     @property
     def backend_cls(self) -> type[_Backend]:
         return _Backend
-
-
-class Post:
-    """The mailbox as the policies see it: it never raises, and waits only where a caller says so."""
-
-    def __init__(self, mailbox: Any) -> None:
-        self._mailbox = mailbox
-        self._asked: Any = None
-        self._answer: dict[str, Any] | None = None
-        self._answered_s = -math.inf
-
-    def status(self, wait_s: float = 0.0) -> dict[str, Any] | None:
-        """The newest answer; None when there has been none for STALE_S. Asks again in the background."""
-        try:
-            if self._asked is None:
-                self._asked = self._mailbox.status.remote()
-            if ray.wait([self._asked], timeout=wait_s)[0]:
-                asked, self._asked = self._asked, None
-                answer: Any = ray.get(asked)
-                self._answer, self._answered_s = answer, time.monotonic()
-        except Exception as error:
-            _log.warning("the mailbox did not answer: %s", error)
-            self._asked = None
-        return self._answer if time.monotonic() - self._answered_s < STALE_S else None
-
-    def forget(self) -> None:
-        """What was asked before now is no answer any more."""
-        self._asked, self._answer, self._answered_s = None, None, -math.inf
-
-    def order_hold(self, on: bool, reason: str = "") -> None:
-        self._tell("order", "hold", on, reason)
-
-    def note(self, kind: str, *, before: int, after: int, reason: str, seconds: float) -> None:
-        self._tell("note", kind, {"from": before, "to": after, "reason": reason, "seconds": seconds})
-
-    def _tell(self, method: str, *args: Any) -> None:
-        try:
-            getattr(self._mailbox, method).remote(*args)
-        except Exception as error:
-            _log.warning("the mailbox cannot be told: %s", error)
 
 
 @dataclass
@@ -239,8 +230,8 @@ class SizePolicy(ElasticScalingPolicy):
 
     def _see(self, previous_state: Any, current_state: Any) -> None:
         if isinstance(current_state, RestartingState | ReschedulingState) and current_state is not previous_state:
-            cause = _causes(current_state.training_failed_error)[0]
-            self._reason = _in_short(cause)
+            cause = causes(current_state.training_failed_error)[0]
+            self._reason = in_short(cause)
             self._has_timed_out = isinstance(cause, WorkerGroupStartupTimeoutError)
         if isinstance(current_state, RunningState) and not isinstance(previous_state, RunningState):
             self._running_since_s = time.monotonic()
@@ -385,16 +376,16 @@ class CountedFailures(DefaultFailurePolicy):
             return super().make_decision(training_failed_error)
 
     def _decide(self, error: TrainingFailedError) -> FailureDecision:
-        causes = _causes(error)
-        if any(isinstance(cause, DiurnalError) for cause in causes):
+        behind = causes(error)
+        if any(isinstance(cause, DiurnalError) for cause in behind):
             return FailureDecision.RAISE
         before, self._gone = self._gone, self._gone | lost_nodes()
         if self._gone - before or isinstance(error, PreemptionError):
             return FailureDecision.RETRY
-        if any(isinstance(cause, WorkerGroupStartupTimeoutError) for cause in causes):
+        if any(isinstance(cause, WorkerGroupStartupTimeoutError) for cause in behind):
             return FailureDecision.RETRY
         if not isinstance(error, WorkerGroupError) and not isinstance(
-            causes[0], WorkerGroupStartupFailedError | RayError
+            behind[0], WorkerGroupStartupFailedError | RayError
         ):
             return FailureDecision.RAISE
         status = self._post.status(wait_s=2.0) or {}
@@ -431,18 +422,3 @@ class _Groups(WorkerGroupCallback):
             self._spares.taken(workers, ray.get(asked, timeout=5.0))
         except Exception as error:
             _log.warning("no spare processes: %s", error)
-
-
-def _causes(error: TrainingFailedError) -> list[BaseException]:
-    """What was raised; what only says that another rank went away comes last."""
-    if isinstance(error, WorkerGroupError):
-        failures: Any = error.worker_failures
-        return sorted((getattr(failure, "_base_exc", failure) for failure in failures.values()), key=is_echo)
-    return [error.controller_failure] if isinstance(error, ControllerError) else [error]
-
-
-def _in_short(error: BaseException) -> str:
-    # Of a process that died, Ray says why last.
-    died = getattr(error, "health_check_failure", None)
-    lines = str(died or error).strip().splitlines() or [""]
-    return f"worker died: {lines[-1]}"[:300] if died else f"{type(error).__name__}: {lines[0]}"[:300]

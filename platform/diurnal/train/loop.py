@@ -57,6 +57,8 @@ def learn(learner: Learner, feed: Feed, done: Pass, pulse: Pulse, wish: Wish, on
     parallel = learner.parallel
     parallel.module.train()
     for batch in followed(feed, pulse):
+        # Before the forward pass: FBGEMM's backward takes the rate that it found there.
+        parallel.set_lr_factor(learner.lr_factor())
         logits = parallel.module(batch.dense, batch.sparse)
         loss_sum = weighted_bce(logits, batch.labels, batch.weights)
         pulse.mark(Phase.VOTE, batch.step)
@@ -64,7 +66,6 @@ def learn(learner: Learner, feed: Feed, done: Pass, pulse: Pulse, wish: Wish, on
         if is_sound:
             done.metrics.update(logits.detach(), batch.labels, batch.weights, step=batch.step)
         if is_sound and global_weight > 0:
-            parallel.set_lr_factor(learner.lr_factor())
             parallel.zero_grad()
             pulse.mark(Phase.BACKWARD, batch.step)
             (loss_sum * (learner.world_size / global_weight)).backward()

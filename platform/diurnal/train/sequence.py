@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ class WorkerSequence:
         self._orders = orders
         self._timeline = {"started_s": spec.started_s, **timeline}
         self._config = from_resolved(spec.config_json)
-        self._learner = build_learner(self._config, device)
+        self._learner = build_learner(self._config, device, Path(self._config.storage, self._config.name, "plans"))
         mark_forward(self._learner.parallel.module, pulse)
         store = Store(self._config.storage, self._config.name)
         self._committer = Committer(store, self._learner, spec.link, report, start.token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from diurnal.data.streams import StreamPlan
 from diurnal.model.dlrm import build_dlrm
 from diurnal.model.optim import Schedule
 from diurnal.sharding.parallel import Parallel, parallelize
-from diurnal.sharding.plan import make_plan
+from diurnal.sharding.planned import planned
 from diurnal.sharding.topology import Topology
 from diurnal.train.pipeline import Feed
 
@@ -73,11 +74,16 @@ class Learner:
         }
 
 
-def build_learner(config: Config, device: torch.device) -> Learner:
-    """A model with its starting values, spread over the ranks of the process group. A collective call."""
+def build_learner(config: Config, device: torch.device, plans: Path | None = None) -> Learner:
+    """A model with its starting values, spread over the ranks of the process group. A collective call.
+
+    Args:
+        plans: folder of the plans that were made before.
+    """
     if config.workers.threads:
         torch.set_num_threads(config.workers.threads)
-    plan = make_plan(config, Topology.of_process_group("cuda" if device.type == "cuda" else "cpu"))
+    topology = Topology.of_process_group("cuda" if device.type == "cuda" else "cpu")
+    plan = planned(config, topology, plans)
     model = build_dlrm(config, device)
     parallel = parallelize(config, model, device, plan)
     return Learner(config, TrainState(parallel), device, Schedule(config.optim.schedule))

@@ -94,7 +94,7 @@ class Spares:
     def keep(self, node: dict[str, Any], number: int, serialized: str | None = None) -> None:
         """Has processes started until so many are idle on the node, an entry of `ray.nodes()`. Does not wait."""
         node_id = node["NodeID"]
-        serialized = serialized or _known_environment()
+        serialized = serialized or known_environment()
         missing = number - len(processes(node_id))
         if serialized is None or missing <= 0 or time.monotonic() - self.asked_s(node_id) < _BLIND_S:
             return
@@ -170,7 +170,7 @@ def processes(node_id: str) -> dict[int, dict[str, float]]:
     return found
 
 
-def _known_environment() -> str | None:
+def known_environment() -> str | None:
     from ray.experimental.internal_kv import _internal_kv_get
 
     value = _internal_kv_get(f"{_job()}/environment", namespace=_NAMESPACE)

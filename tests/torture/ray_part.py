@@ -1,0 +1,359 @@
+"""The part on real local Ray: a cluster of several nodes, the command as a person runs it, and what happens to both."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gloo import LIFE_S, take_away
+from lives import Life, live
+from world import (
+    MARK,
+    TABLES,
+    Event,
+    Tally,
+    World,
+    check_tag_moments,
+    check_what_is_left,
+    compare_versions,
+    open_ledger,
+    processes_of,
+)
+
+from diurnal.config import Config, resolved_json
+from diurnal.ledger.records import Event as LedgerEvent
+from diurnal.testing import run_world, runs_of
+from diurnal.testing_nodes import Nodes, nodes
+
+KINDS = (
+    "worker killed",
+    "worker frozen",
+    "node added",
+    "node killed",
+    "node drained",
+    "driver killed",
+    "driver terminated",
+    "storage away",
+)
+
+STALL_S = 6.0
+DRAIN_S = 10.0
+RESIZE_S = 40.0
+"""How long the next event waits for a resize that may come of a new node, or of one that goes."""
+
+QUIET_S = 300.0
+"""Without a commit: the run hangs."""
+
+END_S = 60.0
+"""For what ends: a driver after its signal, processes after their cluster."""
+
+MAX_NODES = 3
+
+
+@dataclass
+class _Blow:
+    kind: str
+    at_s: float
+    commits: int
+    """Commits of the model when it fell."""
+    resizes: int
+    pause_s: float
+    """After the next commit, until the next blow."""
+
+
+@dataclass
+class _Seen:
+    """What the ledger knows."""
+
+    commits: int = 0
+    resizes: int = 0
+    at_s: float = field(default_factory=time.time)
+    """When the newest commit was first seen."""
+
+
+class Episode:
+    """One model, trained by one command, that is started again whenever it was made to end."""
+
+    def __init__(self, root: Path, index: int, seed: int, num_events: int, say: Callable[[str], None]) -> None:
+        self._rng = rng = random.Random(f"{seed}/ray/{index}")
+        self._say = say
+        self._left = num_events
+        self.tally = Tally("ray", index)
+        shutil.rmtree(root, ignore_errors=True)
+        self._world = World(root, [rng.randint(6000, 12000) for _ in range(rng.randint(2, 3))], rng)
+        self._settings = _settings(rng)
+        self.config = self._world.config("storage", self._settings)
+        self.unbroken = self._world.config("unbroken", [*self._settings, "tracking.enabled=false"])
+        self._root = root
+        self._mark = f"{os.getpid()}-ray-{index}"
+        self._kinds: list[str] = []
+        self._nodes: list[Any] = []
+        self._gone: list[tuple[float, Any]] = []
+        self._blows: list[_Blow] = []
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._num_starts = 0
+        self._may_end = False
+
+    def run(self) -> Tally:
+        began_s, tally = time.monotonic(), self.tally
+        from diurnal.train.elastic import ENVIRONMENT
+
+        with nodes(0, **{MARK: self._mark}, **ENVIRONMENT) as cluster:
+            self._nodes = [cluster.add(1) for _ in range(2)]
+            self._start(cluster)
+            try:
+                self._play(cluster)
+            except Exception as error:
+                tally.failures.append(f"{type(error).__name__}: {error}")
+            finally:
+                self._end_driver()
+        tally.leftovers += _after_a_while(self._mark)
+        if not tally.failures:
+            self._live_unbroken()
+        if not tally.failures:
+            self._check()
+        if tally.failures:
+            tally.failures.append(f"logs: {self._root}/driver-*.log")
+        tally.seconds = time.monotonic() - began_s
+        return tally
+
+    def _play(self, cluster: Nodes) -> None:
+        seen = _Seen()
+        while True:
+            assert self._driver is not None
+            code = self._driver.poll()
+            if code == 0:
+                return
+            if code is not None:
+                if not self._may_end or self._num_starts > 30:
+                    self.tally.failures.append(f"the driver ended with {code}: {_last_lines(self._log)}")
+                    return
+                self._start(cluster)
+            self._look(seen)
+            if time.time() - max(seen.at_s, self._blows[-1].at_s if self._blows else 0.0) > QUIET_S:
+                self.tally.failures.append(f"nothing is committed any more: {_last_lines(self._log)}")
+                return
+            self._take_drained(cluster)
+            if self._left and self._is_due(seen):
+                self._strike(cluster, seen)
+            time.sleep(0.3)
+
+    def _look(self, seen: _Seen) -> None:
+        with open_ledger(self.config) as ledger:
+            kinds = [event.kind for event in ledger.events(self.config.name)]
+        commits = kinds.count("commit") + kinds.count("version")
+        if commits > seen.commits:
+            seen.commits, seen.at_s = commits, time.time()
+        seen.resizes = kinds.count("resize")
+
+    def _is_due(self, seen: _Seen) -> bool:
+        """The run has got over the last blow: it has committed since."""
+        if not self._blows:
+            return seen.commits >= 2
+        last = self._blows[-1]
+        if seen.commits <= last.commits:
+            return False
+        if last.kind in ("node added", "node drained") and seen.resizes == last.resizes:
+            return time.time() - last.at_s > RESIZE_S
+        return time.time() - seen.at_s > last.pause_s or seen.commits > last.commits + 3
+
+    def _strike(self, cluster: Nodes, seen: _Seen) -> None:
+        kind = self._next_kind()
+        at_s = time.time()
+        self._may_end = kind in ("driver killed", "driver terminated", "storage away")
+        if not getattr(self, "_" + kind.replace(" ", "_"))(cluster):
+            return
+        self._blows.append(_Blow(kind, at_s, seen.commits, seen.resizes, self._rng.uniform(0.0, 2.0)))
+        self._left -= 1
+        self._say(f"{kind}, after {seen.commits} commits; {len(self._nodes)} nodes")
+
+    def _next_kind(self) -> str:
+        """All kinds come equally often, in a random order, as far as the cluster allows."""
+        if not self._kinds:
+            self._kinds = self._rng.sample(KINDS, len(KINDS))
+        kind = self._kinds.pop(0)
+        is_going = kind in ("node killed", "node drained")
+        if is_going and len(self._nodes) < 2 or kind == "node added" and len(self._nodes) == MAX_NODES:
+            other = "node added" if is_going else "node killed"
+            if other in self._kinds:
+                self._kinds.remove(other)
+                self._kinds.insert(0, kind)
+            return other
+        return kind
+
+    def _workers(self, cluster: Nodes) -> list[int]:
+        return [pid for node in self._nodes for pid in cluster.pids(node)]
+
+    def _worker_killed(self, cluster: Nodes) -> bool:
+        pids = self._workers(cluster)
+        if pids:
+            os.kill(self._rng.choice(pids), signal.SIGKILL)
+        return bool(pids)
+
+    def _worker_frozen(self, cluster: Nodes) -> bool:
+        """One of several stays frozen, since the others have to end it; a lone one comes back too late."""
+        pids = self._workers(cluster)
+        if not pids:
+            return False
+        chosen = self._rng.choice(pids)
+        os.kill(chosen, signal.SIGSTOP)
+        if len(pids) == 1:
+            threading.Timer(2 * STALL_S, _go_on, (chosen,)).start()
+        return True
+
+    def _node_added(self, cluster: Nodes) -> bool:
+        self._nodes.append(cluster.add(1))
+        return True
+
+    def _node_killed(self, cluster: Nodes) -> bool:
+        node = self._nodes.pop(self._rng.randrange(len(self._nodes)))
+        cluster.kill(node)
+        self._gone.append((time.time() + END_S, node))
+        return True
+
+    def _node_drained(self, cluster: Nodes) -> bool:
+        node = self._nodes.pop(self._rng.randrange(len(self._nodes)))
+        cluster.drain(node, DRAIN_S)
+        self._gone.append((time.time() + DRAIN_S, node))
+        return True
+
+    def _take_drained(self, cluster: Nodes) -> None:
+        for at_s, node in [each for each in self._gone if each[0] < time.time()]:
+            self._gone.remove((at_s, node))
+            cluster.remove(node)
+
+    def _driver_killed(self, cluster: Nodes) -> bool:
+        assert self._driver is not None
+        self._driver.kill()
+        self._driver.wait(END_S)
+        return True
+
+    def _driver_terminated(self, cluster: Nodes) -> bool:
+        assert self._driver is not None
+        self._driver.terminate()
+        try:
+            self._driver.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.tally.failures.append(f"the driver did not end within {END_S:g} s of SIGTERM")
+        return True
+
+    def _storage_away(self, cluster: Nodes) -> bool:
+        for_s = self._rng.uniform(0.5, 4.0)
+        threading.Thread(target=take_away, args=(self.config, lambda: time.sleep(for_s))).start()
+        return True
+
+    def _start(self, cluster: Nodes) -> None:
+        self._num_starts += 1
+        self._log = self._root / f"driver-{self._num_starts}.log"
+        address = f"workers.address={cluster.address!r}"
+        days = ["--day", self._world.days[0], "--to", self._world.days[-1]]
+        command = [sys.executable, "-m", "diurnal.cli.main", "train", *days]
+        with open(self._log, "wb") as log:
+            arguments = self._world.arguments("storage", [*self._settings, address])
+            self._driver = subprocess.Popen([*command, *arguments], stdout=log, stderr=log)
+
+    def _end_driver(self) -> None:
+        if self._driver is not None and self._driver.poll() is None:
+            self._driver.kill()
+            self._driver.wait(END_S)
+
+    def _live_unbroken(self) -> None:
+        folder = self._root / "unbroken-life"
+        folder.mkdir()
+        try:
+            run_world(live, 1, Life(resolved_json(self.unbroken), folder), timeout_s=LIFE_S)
+        except Exception as error:
+            self.tally.failures.append(f"the unbroken run: {error!r}")
+
+    def _check(self) -> None:
+        tally = self.tally
+        tally.increments = len(self._world.days)
+        tally.rows = sum(map(len, self._world.tags.values()))
+        lost, doubled = check_tag_moments(self.config, self.unbroken, tally)
+        tally.rows_lost += lost
+        tally.rows_doubled += doubled
+        compare_versions(self.config, self.unbroken, tally, is_exact=False)
+        check_what_is_left(self.config, tally)
+        _check_runs(self.config, self._world.days, tally)
+        with open_ledger(self.config) as ledger:
+            told, attempts = ledger.events(self.config.name), ledger.attempts(self.config.name)
+        ends = [*(blow.at_s for blow in self._blows[1:]), time.time()]
+        for blow, until_s in zip(self._blows, ends, strict=True):
+            meanwhile = [event for event in told if blow.at_s <= _unix_s(event.at) < until_s]
+            ended = [a for a in attempts if a.ended_at and blow.at_s <= _unix_s(a.ended_at) < until_s]
+            replayed = sum(a.replayed_rows for a in ended) if any(a.outcome != "committed" for a in ended) else None
+            tally.events.append(Event(blow.kind, _recovery_s(blow, meanwhile), replayed))
+
+
+def _recovery_s(blow: _Blow, meanwhile: list[LedgerEvent]) -> float | None:
+    """What the run said itself; after the end of a driver, until the next attempt begins."""
+    if blow.kind.startswith("driver"):
+        return next((_unix_s(event.at) - blow.at_s for event in meanwhile if event.kind == "begin"), None)
+    return next((event.data["recovery_s"] for event in meanwhile if event.kind == "recovered"), None)
+
+
+def _check_runs(config: Config, days: list[str], tally: Tally) -> None:
+    try:
+        runs = runs_of(config)
+    except AssertionError as error:
+        tally.failures.append(f"MLflow: two runs of one name: {error}")
+        return
+    statuses = {name: run.info.status for name, run in runs.items() if name != "lineage"}
+    if statuses != dict.fromkeys(days, "FINISHED"):
+        tally.failures.append(f"MLflow: {statuses}")
+
+
+def _settings(rng: random.Random) -> list[str]:
+    settings = {
+        "seed": rng.randrange(1000),
+        "data.batch_rows": 12,
+        "data.streams": 6,
+        "data.order": rng.choice(["file", "shuffled"]),
+        "data.read_cpus": 0.5,
+        "workers.min": 1,
+        "workers.max": rng.choice([2, 3]),
+        "workers.cpus": 0.5,
+        "workers.stall_s": STALL_S,
+        "workers.wait_s": 180.0,
+        "workers.max_failures": 10,
+        "checkpoint.every_s": 1.0,
+        "checkpoint.retry_s": 30.0,
+        "ledger.lease_s": 15.0,
+        "metrics.auc_bins": 1024,
+    }
+    kinds = ["table_wise", "row_wise", "data_parallel"]
+    placement = [f"sharding.placement.{table}={rng.choice(kinds)!r}" for table in TABLES]
+    return [*(f"{name}={value!r}" for name, value in settings.items()), *placement]
+
+
+def _go_on(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGCONT)
+    except ProcessLookupError:
+        pass
+
+
+def _after_a_while(mark: str) -> list[str]:
+    until_s = time.monotonic() + END_S
+    while (left := processes_of(mark)) and time.monotonic() < until_s:
+        time.sleep(0.5)
+    return left
+
+
+def _unix_s(at: str) -> float:
+    return datetime.fromisoformat(at).timestamp()
+
+
+def _last_lines(log: Path) -> str:
+    return " | ".join(log.read_text(errors="replace").strip().splitlines()[-6:])[-1500:]
