@@ -1,12 +1,12 @@
 # Every target that runs something first makes sure of the environment in .venv; that takes no time when it is whole.
-# Options: GPU=1|0 (CUDA or CPU libraries), PYTHON=python3.12, ARGS="..." (more arguments for test and bench).
+# Options: GPU=1|0 (CUDA or CPU libraries), PYTHON=python3.12, ARGS="..." (more arguments for test, bench and torture).
 
 SHELL := /bin/sh
 PYTHON_IN_VENV := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui quality bench doctor test check pins clean
+.PHONY: help install demo ui quality bench torture doctor test check pins clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -25,6 +25,9 @@ quality: install ## compares the model's quality with other models on real data
 
 bench: install ## measures speed on this machine
 	@$(PYTHON_IN_VENV) tests/bench/run.py $(ARGS)
+
+torture: install ## trains through a hundred random deaths and faults, and compares; about 20 minutes
+	@$(PYTHON_IN_VENV) tests/torture/run.py $(ARGS)
 
 doctor: install ## are the libraries, a lookup and a collective in order here?
 	@.venv/bin/diurnal doctor

@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 from diurnal.checkpoint.store import Store
+from diurnal.ledger.claims import Ledger
+from diurnal.ledger.database import default_url
+from diurnal.ledger.records import Attempt, Commit
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -44,6 +47,30 @@ def statuses(world: Any) -> dict[str, str]:
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id])
     return {run.data.tags.get(names.TAG_INCREMENT, "lineage"): run.info.status for run in runs}
+
+
+def commits_of(world: Any) -> list[Commit]:
+    config = world.config()
+    with Ledger(default_url(config.storage)) as ledger:
+        return ledger.commits(config.name)
+
+
+def attempts_of(world: Any) -> list[Attempt]:
+    config = world.config()
+    with Ledger(default_url(config.storage)) as ledger:
+        return ledger.attempts(config.name)
+
+
+def wait_for_commits(world: Any, process: subprocess.Popen[str], count: int) -> Commit:
+    """The newest commit, once there are so many resume points in a row."""
+    seen: set[str] = set()
+    deadline = time.monotonic() + 120
+    while len(seen) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, seen
+        seen |= {commit.path for commit in commits_of(world)}
+        time.sleep(0.1)
+    return commits_of(world)[-1]
 
 
 def processes_of(root: Path) -> list[int]:
@@ -138,7 +165,8 @@ def test_a_killed_and_a_stopped_driver_leave_the_truth_and_the_same_command_goes
     """mlflow/mlflow#5963: SIGTERM ends as KILLED, and FINISHED comes with a commit alone. A second driver is told who
     trains; after each end the same command just works."""
     days = [world.write_day(0, 100), world.write_day(1, 150_000)]
-    command = arguments(world, "train", "--day", days[0], "--to", days[1], "--set", "workers.max=1")
+    more = ("--set", "workers.max=1", "--set", "workers.grace_s=30")
+    command = arguments(world, "train", "--day", days[0], "--to", days[1], *more)
     first = started(*command)
     said = read_until(first, f"{days[1]} learning")
     assert f"{days[0]} " in said, "a row of the table for the day that was committed"
@@ -152,16 +180,84 @@ def test_a_killed_and_a_stopped_driver_leave_the_truth_and_the_same_command_goes
     while processes_of(world.root) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert processes_of(world.root) == [], "nothing goes on in the background"
+    kept = commits_of(world)[-1]
+    assert (kept.increment, kept.is_final) == (days[1], False), "a last commit fits into the time of grace"
 
     second = started(*command)
-    read_until(second, f"{days[1]} learning")
+    assert f"goes on after step {kept.steps} of" in read_until(second, f"{days[1]} learning")
     second.kill()
     second.wait()
-    config = world.config()
-    assert [v.number for v in Store(config.storage, config.name).versions()] == [1]
+    assert [commit.number for commit in commits_of(world) if commit.is_final] == [1]
 
     final = run(*command, "--json")
     assert final.returncode == 0, final.stderr
     result = json.loads(final.stdout)
     assert (result["already"], [d["version"] for d in result["days"]]) == ([days[0]], [2])
     assert statuses(world) == {days[0]: "FINISHED", days[1]: "FINISHED", "lineage": "FINISHED"}
+
+
+def test_a_frozen_driver_loses_the_model_and_cannot_commit_any_more(world, started) -> None:
+    """ray-project/kuberay#2155 and HazyResearch/metal#128: killed, started again, frozen past its lease, replaced: each
+    time the same command goes on from the newest commit, and who wakes up too late changes nothing."""
+    day = world.write_day(0, 60_000)
+    more = ("workers.max=1", "checkpoint.every_s=1", "ledger.lease_s=4", "tracking.every_steps=50")
+    command = arguments(world, "train", "--day", day, "--json", *(part for key in more for part in ("--set", key)))
+    first = started(*command)
+    wait_for_commits(world, first, 2)
+    first.kill()
+    first.wait()
+
+    second = started(*command)
+    assert "goes on after step" in read_until(second, "learning")
+    wait_for_commits(world, second, 3)
+    second.send_signal(signal.SIGSTOP)
+    time.sleep(5)
+    third = started(*command)
+    assert "goes on after step" in read_until(third, "learning")
+    second.send_signal(signal.SIGCONT)
+    _, said = second.communicate(timeout=60)
+    assert second.returncode == 4
+    assert f"taken over by process {third.pid}" in said
+
+    out, said = third.communicate(timeout=240)
+    assert third.returncode == 0, said
+    (outcome,) = json.loads(out)["days"]
+    assert outcome["learned"]["report"]["rows"] == 60_000
+    (version,) = commits_of(world)
+    assert (version.is_final, version.token) == (True, 3)
+    ends = [attempt.outcome for attempt in attempts_of(world)]
+    assert ends == ["killed", "killed", "committed"]
+    assert statuses(world) == {day: "FINISHED", "lineage": "FINISHED"}
+
+
+def test_a_worker_that_dies_again_and_again_ends_the_run_with_the_first_real_error(world) -> None:
+    """ray-project/ray#41973: in bounded time, and never more often than is allowed without a commit between."""
+    day = world.write_day(0, 600)
+    command = arguments(
+        world, "train", "--day", day, "--set", "workers.max_failures=1", "--set", "tracking.enabled=false"
+    )
+    env = {**os.environ, "DIURNAL_KILL_AT": "learn/3@1"}
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=env)
+    assert answer.returncode == 1
+    assert "rank 1" in answer.stderr
+    assert [attempt.outcome for attempt in attempts_of(world)] == ["failed", "failed"]
+    assert commits_of(world) == []
+
+
+def test_a_worker_that_dies_between_its_files_and_the_commit_leaves_nothing_in_the_next_one(world) -> None:
+    """ray-project/ray#41700: the version has the files of its manifest, all of one attempt."""
+    day = world.write_day(0, 600)
+    command = arguments(world, "train", "--day", day, "--json", "--set", "tracking.enabled=false")
+    once = {"DIURNAL_KILL_AT": "checkpoint/before-commit@1", "DIURNAL_KILL_ONCE": str(world.root / "killed")}
+    answer = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, **once}
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert (world.root / "killed").exists()
+    (version,) = commits_of(world)
+    store = Store(world.config().storage, world.config().name)
+    directory = store.at(version.path).directory
+    on_disk = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
+    assert on_disk == store.at(version.path).files().keys() | {"COMMIT"}
+    assert store.leftovers({directory}) == []
+    assert json.loads(answer.stdout)["restarts"][0]["new"] == 2

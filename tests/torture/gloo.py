@@ -116,7 +116,8 @@ class Episode:
         folder = self._lives / str(number)
         folder.mkdir(parents=True)
         blows = self._blows(world_size)
-        env = {MARK: self._mark} | {KILL_AT: f"{b.point}@{b.rank}" for b in blows if b.point}
+        at_point = next((f"{b.point}@{b.rank}" for b in blows if b.point), "")
+        env = {MARK: self._mark, KILL_AT: at_point}
         disk = next(((b.rank, b.after_s, b.for_s) for b in blows if b.kind == "full disk"), None)
         life = Life(resolved_json(self.config), folder, rng.choice([0.0, 0.01, 0.03]) if blows else 0.0, disk)
         with _Hand(self.config, folder, world_size, blows):
@@ -259,7 +260,9 @@ class Learned:
             commits = [commit for commit in commits if commit[0] < attempt]
             goes_on_from = commits[-1][1] if commits else 0
             if first != goes_on_from:
-                self.faults.append(f"{day}: attempt {attempt} began with step {first}, after a commit of {goes_on_from}")
+                self.faults.append(
+                    f"{day}: attempt {attempt} began with step {first}, after a commit of {goes_on_from}"
+                )
             if not commits:
                 return total
 
@@ -378,7 +381,10 @@ def _settings(rng: random.Random, *, is_fixed: bool) -> list[str]:
         "metrics.auc_bins": 1024,
     }
     placement = [f"sharding.placement.{table}={rng.choice(kinds)!r}" for table in TABLES]
-    return [*(f"{name}={value!r}" if value != "false" else f"{name}=false" for name, value in settings.items()), *placement]
+    return [
+        *(f"{name}={value!r}" if value != "false" else f"{name}=false" for name, value in settings.items()),
+        *placement,
+    ]
 
 
 def _first_line(reason: BaseException | None) -> str:

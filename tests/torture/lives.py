@@ -139,8 +139,7 @@ def _drive(config: Any, folder: Path, stack: ExitStack) -> Link:
     history = History(Store(config.storage, config.name), ledger, config.name)
     history.rebuild(lease)
     todo, _ = not_yet_trained(select_increments(config.data.path, config.dataset), history.commits())
-    said = stack.enter_context(open(folder / "said.txt", "a", buffering=1))
-    desk = TrainingDesk(config, history, ledger, lease, todo, say=lambda line: print(line, file=said))
+    desk = TrainingDesk(config, history, ledger, lease, todo, say=print)
     stack.callback(desk.close, "failed")
     return Direct(desk)
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -184,7 +185,7 @@ class Episode:
             self._kinds = self._rng.sample(KINDS, len(KINDS))
         kind = self._kinds.pop(0)
         is_going = kind in ("node killed", "node drained")
-        if is_going and len(self._nodes) < 2 or kind == "node added" and len(self._nodes) == MAX_NODES:
+        if len(self._nodes) == (1 if is_going else MAX_NODES) and (is_going or kind == "node added"):
             other = "node added" if is_going else "node killed"
             if other in self._kinds:
                 self._kinds.remove(other)
@@ -338,10 +339,8 @@ def _settings(rng: random.Random) -> list[str]:
 
 
 def _go_on(pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
-    except ProcessLookupError:
-        pass
 
 
 def _after_a_while(mark: str) -> list[str]:

@@ -138,9 +138,10 @@ class TrainingDesk:
 
     def _on_note(self, data: dict[str, Any]) -> None:
         """What Ray Train's controller has decided: a resize is one by its word alone."""
-        is_resize = data["what"] == "resize"
-        self._ended_as = "resized" if is_resize else "failed"
-        self._why = data.get("reason", "") if is_resize else self._why or data.get("reason", "")
+        if data["what"] == "resize":
+            self._ended_as, self._why = "resized", data["reason"]
+        elif data["what"] == "restart":
+            self._why = self._why or data["reason"]
         self._lease.note(data["what"], reason=self._why, data=data)
 
     def close(self, outcome: Any, reason: str = "") -> None:

@@ -206,6 +206,7 @@ class SizePolicy(ElasticScalingPolicy):
             return self._while_running(worker_group_state)
         except Exception:
             _log.exception("no look at the nodes")
+            self._wish_for(None)
             return NoopDecision()
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
@@ -271,9 +272,11 @@ class SizePolicy(ElasticScalingPolicy):
         if not going and not may_grow:
             return None
         places = Places.now(self._config, left_out=draining.keys())
-        if size != places.most(here, free_only=True):
+        # Reading tasks come and go on free CPUs: what was ordered is not taken back because of them.
+        free_only = self._wish is None or not self._wish.is_ordered
+        if size != places.most(here, free_only):
             places = places.answering()
-        room = min(places.most(here, free_only=True), self._limit_of_others(), self.scaling_config.max_workers)
+        room = min(places.most(here, free_only), self._limit_of_others(), self.scaling_config.max_workers)
         if going:
             by_s = min((draining[node] / 1000 for node in going if draining[node]), default=math.inf)
             to = room if room >= self.scaling_config.min_workers else 0

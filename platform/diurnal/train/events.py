@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypedDict
 
 import ray
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 Kind = Literal[
     "timeline",
@@ -211,7 +212,10 @@ class Inbox:
     """
 
     def __init__(self, desk: Desk, *, max_points: int = 10_000, poll_s: float = 0.1) -> None:
-        self.mailbox: Any = ray.remote(_Mailbox).options(num_cpus=0, max_concurrency=1000).remote(max_points)
+        # Nodes of workers come and go; this one lives as long as the driver.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        options = {"num_cpus": 0, "max_concurrency": 1000, "scheduling_strategy": here}
+        self.mailbox: Any = ray.remote(_Mailbox).options(**options).remote(max_points)
         self._desk = desk
         self._poll_s = poll_s
         self._closing = threading.Event()
