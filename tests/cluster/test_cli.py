@@ -216,7 +216,7 @@ def test_a_frozen_driver_loses_the_model_and_cannot_commit_any_more(world, start
     assert "goes on after step" in read_until(third, "learning")
     second.send_signal(signal.SIGCONT)
     _, said = second.communicate(timeout=60)
-    assert second.returncode == 4
+    assert second.returncode == 4, said
     assert f"taken over by process {third.pid}" in said
 
     out, said = third.communicate(timeout=240)

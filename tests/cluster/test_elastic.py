@@ -283,7 +283,7 @@ def nothing(_: dict[str, Any]) -> None:
 
 def test_the_first_group_takes_processes_that_were_warmed(cluster: Nodes, tmp_path: Path) -> None:
     from diurnal.train import spares
-    from diurnal.train.elastic import expected_environment, warm
+    from diurnal.train.warm import expected_environment, warm
 
     # What a job's first driver asks for: no process of an earlier test may be there.
     for pid in ready_spares(cluster):
@@ -334,7 +334,7 @@ def test_a_group_that_failed_half_way_gives_its_places_back() -> None:
         def get_worker_group_state(self) -> Any:
             return type("State", (), {"shutdown": lambda _: ended.append(1)})()
 
-    groups = _Groups()
+    groups = _Groups(makes_spares=True)
     groups.after_worker_group_start(Half())
     groups.before_worker_group_start(None)
     groups.before_worker_group_start(None)

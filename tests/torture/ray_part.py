@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,14 @@ KINDS = (
     "storage away",
 )
 
+COMES_OF_IT = {"storage away": "commit", "node added": "resize", "node drained": "resize"}
+"""What the ledger tells of a blow's effect; of all others, a new attempt begins."""
+
 STALL_S = 6.0
 DRAIN_S = 10.0
-RESIZE_S = 40.0
-"""How long the next event waits for a resize that may come of a new node, or of one that goes."""
+
+PATIENCE_S = 40.0
+"""How long the next blow waits for the effect of the last one, which may have none."""
 
 QUIET_S = 300.0
 """Without a commit: the run hangs."""
@@ -66,21 +70,11 @@ MAX_NODES = 3
 class _Blow:
     kind: str
     at_s: float
-    commits: int
-    """Commits of the model when it fell."""
-    resizes: int
+    after: int
+    """Number of events that the ledger had then."""
     pause_s: float
-    """After the next commit, until the next blow."""
-
-
-@dataclass
-class _Seen:
-    """What the ledger knows."""
-
-    commits: int = 0
-    resizes: int = 0
-    at_s: float = field(default_factory=time.time)
-    """When the newest commit was first seen."""
+    """From when the run has got over it until the next blow."""
+    over_s: float | None = None
 
 
 class Episode:
@@ -130,7 +124,8 @@ class Episode:
         return tally
 
     def _play(self, cluster: Nodes) -> None:
-        seen = _Seen()
+        told: list[str] = []
+        newest_s = time.time()
         while True:
             assert self._driver is not None
             code = self._driver.poll()
@@ -141,43 +136,41 @@ class Episode:
                     self.tally.failures.append(f"the driver ended with {code}: {_last_lines(self._log)}")
                     return
                 self._start(cluster)
-            self._look(seen)
-            if time.time() - max(seen.at_s, self._blows[-1].at_s if self._blows else 0.0) > QUIET_S:
+            with open_ledger(self.config) as ledger:
+                kinds = ["commit" if e.kind == "version" else e.kind for e in ledger.events(self.config.name)]
+            if kinds.count("commit") > told.count("commit"):
+                newest_s = time.time()
+            told = kinds
+            if time.time() - max(newest_s, self._blows[-1].at_s if self._blows else 0.0) > QUIET_S:
                 self.tally.failures.append(f"nothing is committed any more: {_last_lines(self._log)}")
                 return
             self._take_drained(cluster)
-            if self._left and self._is_due(seen):
-                self._strike(cluster, seen)
+            if self._left and self._is_due(told):
+                self._strike(cluster, told)
             time.sleep(0.3)
 
-    def _look(self, seen: _Seen) -> None:
-        with open_ledger(self.config) as ledger:
-            kinds = [event.kind for event in ledger.events(self.config.name)]
-        commits = kinds.count("commit") + kinds.count("version")
-        if commits > seen.commits:
-            seen.commits, seen.at_s = commits, time.time()
-        seen.resizes = kinds.count("resize")
-
-    def _is_due(self, seen: _Seen) -> bool:
-        """The run has got over the last blow: it has committed since."""
+    def _is_due(self, told: list[str]) -> bool:
+        """The run has got over the last blow: it has committed after what came of it."""
         if not self._blows:
-            return seen.commits >= 2
+            return told.count("commit") >= 2
         last = self._blows[-1]
-        if seen.commits <= last.commits:
+        since, effect = told[last.after :], COMES_OF_IT.get(last.kind, "begin")
+        if effect in since:
+            since = since[since.index(effect) :]
+        elif time.time() - last.at_s < PATIENCE_S:
             return False
-        if last.kind in ("node added", "node drained") and seen.resizes == last.resizes:
-            return time.time() - last.at_s > RESIZE_S
-        return time.time() - seen.at_s > last.pause_s or seen.commits > last.commits + 3
+        if "commit" in since and last.over_s is None:
+            last.over_s = time.time()
+        return last.over_s is not None and time.time() - last.over_s > last.pause_s
 
-    def _strike(self, cluster: Nodes, seen: _Seen) -> None:
-        kind = self._next_kind()
-        at_s = time.time()
+    def _strike(self, cluster: Nodes, told: list[str]) -> None:
+        kind, at_s = self._next_kind(), time.time()
         self._may_end = kind in ("driver killed", "driver terminated", "storage away")
         if not getattr(self, "_" + kind.replace(" ", "_"))(cluster):
             return
-        self._blows.append(_Blow(kind, at_s, seen.commits, seen.resizes, self._rng.uniform(0.0, 2.0)))
+        self._blows.append(_Blow(kind, at_s, len(told), self._rng.uniform(0.0, 2.0)))
         self._left -= 1
-        self._say(f"{kind}, after {seen.commits} commits; {len(self._nodes)} nodes")
+        self._say(f"{kind}, after {told.count('commit')} commits; {len(self._nodes)} nodes")
 
     def _next_kind(self) -> str:
         """All kinds come equally often, in a random order, as far as the cluster allows."""
@@ -288,13 +281,12 @@ class Episode:
         check_what_is_left(self.config, tally)
         _check_runs(self.config, self._world.days, tally)
         with open_ledger(self.config) as ledger:
-            told, attempts = ledger.events(self.config.name), ledger.attempts(self.config.name)
+            told = ledger.events(self.config.name)
         ends = [*(blow.at_s for blow in self._blows[1:]), time.time()]
         for blow, until_s in zip(self._blows, ends, strict=True):
             meanwhile = [event for event in told if blow.at_s <= _unix_s(event.at) < until_s]
-            ended = [a for a in attempts if a.ended_at and blow.at_s <= _unix_s(a.ended_at) < until_s]
-            replayed = sum(a.replayed_rows for a in ended) if any(a.outcome != "committed" for a in ended) else None
-            tally.events.append(Event(blow.kind, _recovery_s(blow, meanwhile), replayed))
+            again = [e.data["replayed_rows"] for e in meanwhile if e.kind == "begin" and e.data["attempt"] > 1]
+            self.tally.events.append(Event(blow.kind, _recovery_s(blow, meanwhile), sum(again) if again else None))
 
 
 def _recovery_s(blow: _Blow, meanwhile: list[LedgerEvent]) -> float | None:

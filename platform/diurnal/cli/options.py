@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from diurnal.errors import DiurnalError
+from diurnal.errors import DiurnalError, LeaseLost
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,6 +30,10 @@ def json_option(command: F) -> F:
                 faults = [dataclasses.asdict(fault) for fault in error.faults]
                 print_json({"error": {"kind": type(error).__name__, "message": str(error), "faults": faults}})
             click.echo(str(error), err=True)
+            if isinstance(error, LeaseLost):
+                # Ray may have given this process up while it was frozen, and crashes when such a one ends in order.
+                sys.stdout.flush()
+                os._exit(error.exit_code)
             sys.exit(error.exit_code)
 
     return option(guarded)  # pyright: ignore[reportReturnType]

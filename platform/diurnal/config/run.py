@@ -89,7 +89,11 @@ class Optim(Section):
 
 
 class Sharding(Section):
-    """Where tables live. What is not named here is chosen by the planner."""
+    """Where tables live. What is not named here is chosen by the planner.
+
+    `column_wise` cuts columns into as many equal ranges as `workers.max` allows, a multiple of 4 wide; row-wise AdaGrad
+    then keeps one moment per range, so that another `workers.max` converts moments.
+    """
 
     placement: dict[Name, Placement] = {}
     """Table name to placement."""
@@ -117,6 +121,9 @@ class Workers(Section):
     wait for resources do not count."""
     stall_s: Positive = 300.0
     """A step that takes longer fails the attempt, and says which rank stalled and where."""
+    spares: bool = True
+    """Keep as many processes that have imported everything as there are workers, for the next start: about 0.4 GB of
+    memory each."""
     wait_s: Positive = 600.0
     """How long to wait for `min` workers to find a place."""
     grace_s: Positive = 5.0

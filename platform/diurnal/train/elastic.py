@@ -12,7 +12,6 @@ with a clear message where another version differs.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -22,15 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray._common.constants import RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR
 from ray.exceptions import RayError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.torch.config import _TorchBackend
-from ray.train.v2._internal.constants import (
-    DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE,
-    get_env_vars_to_propagate,
-)
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
 from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 from ray.train.v2._internal.execution.controller.state import ReschedulingState, RestartingState, RunningState
@@ -44,7 +38,7 @@ from diurnal.errors import DiurnalError, ResourceError
 from diurnal.train.causes import causes, in_short
 from diurnal.train.places import Places, draining_nodes, fits, lost_nodes
 from diurnal.train.post import Post
-from diurnal.train.spares import Spares, environment, prestart, serialized_environment
+from diurnal.train.spares import Spares, environment, serialized_environment
 
 ENVIRONMENT = {
     # The controller looks at its workers, and asks its policies, this often.
@@ -114,32 +108,6 @@ def elastic_trainer(
     )
 
 
-def warm(config: Config) -> None:
-    """Has the first group's processes started and importing, while the driver still reads footers and claims.
-
-    To be called once the cluster is joined. Does not wait, and never raises. Of a job that was given an environment
-    of its own, only later groups find such processes.
-    """
-    try:
-        if json.loads(ray.get_runtime_context().get_runtime_env_string() or "{}"):
-            return
-        places, missing = Places.now(config), config.workers.max
-        for node_id in sorted(places.ids(), key=lambda id: -places.num_at(id, missing)):
-            number = places.num_at(node_id, missing)
-            if number:
-                prestart(places.nodes[node_id], number, expected_environment())
-                missing -= number
-    except Exception as error:
-        _log.warning("no processes ahead: %s", error)
-
-
-def expected_environment() -> str:
-    """What `serialized_environment` answers in a training worker of a job without an environment of its own."""
-    variables = get_env_vars_to_propagate() | environment()
-    variables.setdefault(RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR, DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE)
-    return json.dumps({"env_vars": variables}, sort_keys=True, separators=(",", ":"))
-
-
 class _Trainer(TorchTrainer):
     def __init__(self, *args: Any, config: Config, mailbox: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -151,7 +119,7 @@ class _Trainer(TorchTrainer):
         controller["scaling_policy"] = SizePolicy(self.scaling_config, self._config, post)
         controller["failure_policy"] = CountedFailures(self._config.workers.max_failures, post)
         # Before the callback that sets up process groups: a group that fails there has to be known.
-        controller["callbacks"].insert(0, _Groups())
+        controller["callbacks"].insert(0, _Groups(self._config.workers.spares))
         return super()._initialize_and_run_controller(**controller)
 
 
@@ -311,6 +279,8 @@ class SizePolicy(ElasticScalingPolicy):
 
     def _spares_are_ready(self, places: Places, here: Counter[str]) -> bool:
         """Growing pauses the whole group: it waits until the new nodes have a process that has imported everything."""
+        if not self._config.workers.spares:
+            return True
         new = [node for node in places.ids() if node not in here]
         for node in new:
             if node not in self._new_since_s:
@@ -402,8 +372,9 @@ class CountedFailures(DefaultFailurePolicy):
 class _Groups(WorkerGroupCallback):
     """Sees each group start: ends one that failed half-way, and has spare processes made for the next one."""
 
-    def __init__(self) -> None:
+    def __init__(self, makes_spares: bool) -> None:
         self._group: Any = None
+        self._makes_spares = makes_spares
         self._spares = Spares()
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
@@ -419,6 +390,8 @@ class _Groups(WorkerGroupCallback):
         self._group = worker_group
 
     def after_worker_group_training_start(self, worker_group: Any) -> None:
+        if not self._makes_spares:
+            return
         try:
             workers = [(worker.metadata.node_id, worker.metadata.pid) for worker in worker_group.get_workers()]
             asked = worker_group.get_workers()[0].execute_async(serialized_environment)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 
 from diurnal.config import Config
 from diurnal.errors import Fault, ResourceError
@@ -32,6 +33,8 @@ def cluster(config: Config) -> Iterator[None]:
     """
     import ray
 
+    from diurnal.train.warm import warm
+
     is_own = not ray.is_initialized()
     if is_own and config.workers.address:
         _set_environment()
@@ -41,7 +44,10 @@ def cluster(config: Config) -> Iterator[None]:
         start_local(max(num_cores, math.ceil(needed_cpus(config, _workers_on(num_cores, config)))))
     try:
         _refuse_what_never_fits(config, dict(ray.cluster_resources()))
-        yield
+        warm(config)
+        # Ray tells of dead workers on stdout, which is for results.
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         if is_own:
             ray.shutdown()
