@@ -68,6 +68,7 @@ def bench() -> dict[str, Any]:
     return {
         "end_to_end_vs_bare_loop": statistics.median(ratios),
         "end_to_end_vs_bare_loop_rounds": ratios,
+        "commit_stall_steps": rounds[0]["commit_stall_steps"],
         "rounds": rounds,
         "first_step_s": timeline["first_step_s"],
         "first_step_parts_s": parts,
@@ -97,6 +98,22 @@ def _rounds(config: Any) -> Any:
     return rounds
 
 
+class Heard:
+    """A link that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.commits: list[dict[str, Any]] = []
+
+    def send(self, kind: str, increment: str = "", /, **data: Any) -> None:
+        if kind == "committed":
+            self.commits.append(data)
+
+    def ask(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    beat = ask
+
+
 def work(task: dict[str, Any]) -> list[dict[str, float]]:
     import torch
     import torch.distributed as dist
@@ -105,8 +122,10 @@ def work(task: dict[str, Any]) -> list[dict[str, float]]:
     from diurnal.config import from_resolved
     from diurnal.data.selection import select_increments
     from diurnal.data.streams import plan_increment
-    from diurnal.train.commit import Carried, Committer
-    from diurnal.train.loop import learn
+    from diurnal.train.commit import Carried, Committer, Progress
+    from diurnal.train.loop import Wishes, learn
+    from diurnal.train.passes import Pass
+    from diurnal.train.pulse import Pulse
     from diurnal.train.setup import build_learner
     from diurnal.train.spec import Fit
     from diurnal.train.totals import add_up
@@ -125,7 +144,8 @@ def work(task: dict[str, Any]) -> list[dict[str, float]]:
     with learner.feed(plan) as feed:
         prebuilt = list(feed)
     bare = _bare_loop(config, learner)
-    committer = Committer(Store(config.storage, "rounds"), learner)
+    link = Heard()
+    committer = Committer(Store(config.storage, "rounds"), learner, link, lambda *_: None, token=0)
     rounds = []
     for number in range(ROUNDS + 1):
         dist.barrier()
@@ -133,12 +153,14 @@ def work(task: dict[str, Any]) -> list[dict[str, float]]:
         bare(prebuilt)
         dist.barrier()
         bare_s = time.perf_counter()
+        fit = Fit(plan.to_json(), increment.fingerprint, number + 1, 1)
+        progress = Progress(fit, plan, Pass.new(learner, plan.num_steps), None)
         with learner.feed(plan) as feed:
-            done = learn(learner, feed, plan.num_steps, lambda *_: None)
+            done = learn(learner, feed, progress.done, Pulse(), Wishes, lambda *_: True)
         learned = add_up(learner, done)
         learned_s = time.perf_counter()
-        fit = Fit(plan.to_json(), increment.fingerprint, number + 1, 1)
-        committer.commit(fit, plan, None, learned, Carried())
+        committer.version(progress, learned, Carried())
+        committer.settle()
         dist.barrier()
         committed_s = time.perf_counter()
         rounds.append(
@@ -150,7 +172,19 @@ def work(task: dict[str, Any]) -> list[dict[str, float]]:
                 "data_wait_share": learned.wait_share,
             }
         )
-    return rounds[1:]
+    progress = Progress(fit, plan, Pass.new(learner, plan.num_steps), None)
+
+    def commit_half_way(done: Pass, batch: Any, _: Wishes) -> bool:
+        if batch.step == plan.num_steps // 2:
+            committer.point(progress, batch.step + 1, Carried())
+        return True
+
+    with learner.feed(plan) as feed:
+        done = learn(learner, feed, progress.done, Pulse(), Wishes, commit_half_way)
+    committer.settle()
+    step_s = done.wall_s / plan.num_steps
+    stall_s = link.commits[-1]["stall_s"] if link.commits else 0.0
+    return [{**one, "commit_stall_steps": stall_s / step_s} for one in rounds[1:]]
 
 
 def _bare_loop(config: Any, learner: Any) -> Any:

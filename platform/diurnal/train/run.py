@@ -191,6 +191,8 @@ def _run_workers(
             progress.say(str(report))
         if inbox.num_dropped:
             progress.say(f"progress: {inbox.num_dropped} points dropped, since the driver did not keep up")
+        if (freshness := watch.freshness()) is not None:
+            progress.say(freshness)
         if mode == "train" and config.tracking.enabled:
             progress.say(_where_it_is_tracked(tracker.link()))
     return watch, report

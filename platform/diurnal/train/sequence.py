@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,6 +17,8 @@ from diurnal.config import from_resolved
 from diurnal.data.audit import RowAudit
 from diurnal.data.batch import Batch
 from diurnal.data.streams import StreamPlan
+from diurnal.sharding.planned import plan_ahead
+from diurnal.sharding.topology import Topology
 from diurnal.train.commit import EVALUATED, Carried, Committer, Progress, Report
 from diurnal.train.curves import Curve
 from diurnal.train.events import Kind, Link, Question
@@ -57,7 +60,8 @@ class WorkerSequence:
         self._orders = orders
         self._timeline = {"started_s": spec.started_s, **timeline}
         self._config = from_resolved(spec.config_json)
-        self._learner = build_learner(self._config, device, Path(self._config.storage, self._config.name, "plans"))
+        self._plans = Path(self._config.storage, self._config.name, "plans")
+        self._learner = build_learner(self._config, device, self._plans)
         mark_forward(self._learner.parallel.module, pulse)
         store = Store(self._config.storage, self._config.name)
         self._committer = Committer(store, self._learner, spec.link, report, start.token)
@@ -176,6 +180,7 @@ class WorkerSequence:
             if self._timeline:
                 self._tell("timeline", **self._timeline, first_step_s=time.time())
                 self._timeline = {}
+                self._plan_ahead()
             curve.point(done, steps)
             is_due = bool(agreed) or 0 < every_rows <= rows - self._committer.last_rows
             if is_due and steps < plan.num_steps:
@@ -187,6 +192,14 @@ class WorkerSequence:
             return not agreed.stop
 
         return on_step
+
+    def _plan_ahead(self) -> None:
+        """While training goes on: plans for the other numbers of workers that there may be."""
+        workers, size = self._config.workers, self._learner.world_size
+        device = "cuda" if self._learner.device.type == "cuda" else "cpu"
+        others = [Topology(w, device=device) for w in range(workers.least, workers.max + 1) if w != size]
+        if self._rank == 0 and others:
+            threading.Thread(target=plan_ahead, args=(self._config, others, self._plans), daemon=True).start()
 
     def _pause(self, plan: StreamPlan, agreed: Wishes) -> None:
         """Lets what was begun become visible; before a resize, waits for it, which ends this process. If none comes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -100,14 +101,22 @@ class Watch:
             run.finish(status)
         self.open_runs.clear()
 
+    def freshness(self) -> str | None:
+        """How old the newest row of the newest version was when it was committed; None where rows have no time."""
+        versions = [outcome for outcome in self.outcomes.values() if outcome.version is not None]
+        if not versions or versions[-1].freshness_s is None:
+            return None
+        age = timedelta(seconds=round(versions[-1].freshness_s))
+        return f"version {versions[-1].version}: its newest row was {age} old when it was committed"
+
     def _on_timeline(self, _: str, data: dict[str, Any]) -> None:
         if not self.timeline:
             self.timeline = {name: at_s - data["started_s"] for name, at_s in data.items() if name != "started_s"}
 
     def _on_model(self, _: str, data: dict[str, Any]) -> None:
-        self.model = data
-        if data["loaded"]:
+        if data["loaded"] and not self.model:
             self.progress.say(data["loaded"])
+        self.model = data
 
     def _on_increment(self, increment: str, data: dict[str, Any]) -> None:
         self.progress.begin(increment, data["rows"])
