@@ -26,9 +26,7 @@ def main() -> None:
     for name, aim in AIMS.items():
         print(f"{name:25}{result[name]:6.2f}   aim {aim:4.2f}   {MEANING[name]}")
     stall = result["commit_stall_steps"]
-    print(
-        f"{'commit_stall_steps':25}{stall:6.2f}   below 1.00   steps' time that training stands still for a resume point"
-    )
+    print(f"{'commit_stall_steps':25}{stall:6.2f}   aim below 1   steps that training stands still for a resume point")
     print(f"{'first_step_s':25}{result['first_step_s']:6.1f}   from the command to the first step, of which")
     for part, seconds in result["first_step_parts_s"].items():
         print(f"{'':25}{seconds:6.1f}   {part}")

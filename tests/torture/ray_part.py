@@ -57,6 +57,9 @@ DRAIN_S = 10.0
 PATIENCE_S = 40.0
 """How long the next blow waits for the effect of the last one, which may have none."""
 
+ROWS_OF_AN_EVENT = 2200
+"""So many rows are learned while the run is hit once and commits again, roughly."""
+
 QUIET_S = 300.0
 """Without a commit: the run hangs."""
 
@@ -64,6 +67,8 @@ END_S = 60.0
 """For what ends: a driver after its signal, processes after their cluster."""
 
 MAX_NODES = 3
+NODE_CPUS = 3
+"""Room for one worker and what reads for it."""
 
 
 @dataclass
@@ -86,7 +91,9 @@ class Episode:
         self._left = num_events
         self.tally = Tally("ray", index)
         shutil.rmtree(root, ignore_errors=True)
-        self._world = World(root, [rng.randint(6000, 12000) for _ in range(rng.randint(2, 3))], rng)
+        count = rng.randint(2, 3)
+        rows = ROWS_OF_AN_EVENT * num_events // count
+        self._world = World(root, [rng.randint(rows * 3 // 4, rows * 5 // 4) for _ in range(count)], rng)
         self._settings = _settings(rng)
         self.config = self._world.config("storage", self._settings)
         self.unbroken = self._world.config("unbroken", [*self._settings, "tracking.enabled=false"])
@@ -102,10 +109,14 @@ class Episode:
 
     def run(self) -> Tally:
         began_s, tally = time.monotonic(), self.tally
+        import ray._private.worker
+
         from diurnal.train.elastic import ENVIRONMENT
 
+        # Ray would show the last words of each raylet that is killed here.
+        ray._private.worker._worker_logs_enabled = False
         with nodes(0, **{MARK: self._mark}, **ENVIRONMENT) as cluster:
-            self._nodes = [cluster.add(1) for _ in range(2)]
+            self._nodes = [cluster.add(NODE_CPUS) for _ in range(2)]
             self._start(cluster)
             try:
                 self._play(cluster)
@@ -207,7 +218,7 @@ class Episode:
         return True
 
     def _node_added(self, cluster: Nodes) -> bool:
-        self._nodes.append(cluster.add(1))
+        self._nodes.append(cluster.add(NODE_CPUS))
         return True
 
     def _node_killed(self, cluster: Nodes) -> bool:
@@ -313,10 +324,10 @@ def _settings(rng: random.Random) -> list[str]:
         "data.batch_rows": 12,
         "data.streams": 6,
         "data.order": rng.choice(["file", "shuffled"]),
-        "data.read_cpus": 0.5,
+        "data.read_cpus": 1.0,
         "workers.min": 1,
         "workers.max": rng.choice([2, 3]),
-        "workers.cpus": 0.5,
+        "workers.cpus": 2.0,
         "workers.stall_s": STALL_S,
         "workers.wait_s": 180.0,
         "workers.max_failures": 10,

@@ -164,7 +164,11 @@ def main() -> int:
         (folder / f"seed-{given.seed}.json").unlink(missing_ok=True)
     wanted = {"gloo": given.events - given.ray_events, "ray": given.ray_events}
     torture = Torture(folder, wanted, given.seed, given.minutes)
-    torture.run()
+    try:
+        torture.run()
+    except KeyboardInterrupt:
+        print("interrupted: start it again to go on")
+        return 130
     result = torture.result()
     write_json(given.out / "torture.json", result)
     show(result)
