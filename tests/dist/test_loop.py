@@ -72,7 +72,8 @@ def learn_steps(
 def test_the_loop_learns_what_the_twin_learns_and_counts_no_padding(world_size: int) -> None:
     """Rows that pad a batch weigh nothing (Lightning-AI/torchmetrics#1297, pytorch/FBGEMM#3750): 11, 1 and 0 rows. The
     rates rise with every step, for tables as for all else."""
-    config = tiny_config({"optim": {"schedule": {"warmup_steps": 6}}})
+    placement = {"user": "row_wise", "item": "table_wise", "genres": "data_parallel"}
+    config = tiny_config({"optim": {"schedule": {"warmup_steps": 6}}, "sharding": {"placement": placement}})
     rows = [None, 11, 1, 0, None]
     twin = Twin(config)
     logits, labels, weights = [], [], []

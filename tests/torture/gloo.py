@@ -196,7 +196,7 @@ class Episode:
         tally, config = self.tally, self.config
         with open_ledger(config) as ledger:
             learned = Learned(ledger, config, self._lived)
-            for day, expected in self._world.tags.items():
+            for day, expected in self._world.tags(config).items():
                 tags = learned.tags(day)
                 tally.failures += learned.faults
                 learned.faults.clear()
@@ -366,6 +366,7 @@ def _settings(rng: random.Random, *, is_fixed: bool) -> list[str]:
         "data.batch_rows": streams * rng.randint(12 // streams, 36 // streams),
         "data.streams": streams,
         "data.order": rng.choice(["file", "shuffled"]),
+        "data.parts": rng.choice([1, 1, 2]),
         "data.task_rows": rng.choice([16, 60, 65536]),
         "optim.sparse.kind": sparse,
         "optim.dense.kind": rng.choice(["adagrad", "adam", "sgd"]),

@@ -284,7 +284,7 @@ class Episode:
     def _check(self) -> None:
         tally = self.tally
         tally.increments = len(self._world.days)
-        tally.rows = sum(map(len, self._world.tags.values()))
+        tally.rows = sum(map(len, self._world.tags(self.config).values()))
         lost, doubled = check_tag_moments(self.config, self.unbroken, tally)
         tally.rows_lost += lost
         tally.rows_doubled += doubled

@@ -25,6 +25,7 @@ import torch
 from diurnal.checkpoint.history import History
 from diurnal.checkpoint.store import Store
 from diurnal.config import Config, load_config
+from diurnal.data.partitions import Increment
 from diurnal.data.selection import select_increments
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.database import default_url
@@ -151,20 +152,25 @@ class World:
 
     def __init__(self, root: Path, rows: Sequence[int], rng: random.Random) -> None:
         self.root = root
-        self.tags: dict[str, range] = {}
+        self._tags: dict[str, np.ndarray] = {}
         root.mkdir(parents=True)
         (root / "run.toml").write_text(RUN)
         first = 0
         for index, num_rows in enumerate(rows):
             day = FIRST_DAY + timedelta(days=index)
-            self.tags[str(day)] = range(first, first + num_rows)
-            self._write(day, self.tags[str(day)], rng)
+            self._tags[str(day)] = self._write(day, range(first, first + num_rows), rng)
             first += num_rows
         (root / "schema.toml").write_text(SCHEMA.format(num_tags=max(first, 1)))
 
     @property
     def days(self) -> list[str]:
-        return list(self.tags)
+        return list(self._tags)
+
+    def tags(self, config: Config) -> dict[str, list[int]]:
+        """Those of the rows of each increment."""
+        return {
+            each.id: self._tags[each.id[:10]][each.first_row : each.stop_row].tolist() for each in increments_of(config)
+        }
 
     def arguments(self, storage: str, overrides: Iterable[str]) -> list[str]:
         """Of `diurnal train`, without the days."""
@@ -180,12 +186,14 @@ class World:
         _, file, *settings = self.arguments(storage, overrides)
         return load_config([file], settings[1::2])
 
-    def _write(self, day: date, tags: range, rng: random.Random) -> None:
+    def _write(self, day: date, tags: range, rng: random.Random) -> np.ndarray:
+        """The tags in the order of the files."""
         draw, num_rows = np.random.default_rng(rng.getrandbits(32)), len(tags)
         user, item = draw.zipf(1.3, num_rows) % 50, draw.integers(0, 29, num_rows)
         price = draw.exponential(20.0, num_rows)
         logit = 1.2 * np.sin(user) + np.cos(item) - 0.03 * price
         midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        order = draw.permutation(np.arange(tags.start, tags.stop))
         bags = [[draw.integers(0, 40, n).tolist() for n in draw.integers(0, 4, num_rows)] for _ in range(2)]
         table = pa.table(
             {
@@ -200,7 +208,7 @@ class World:
                 "seen": pa.array(bags[0], pa.list_(pa.int64())),
                 "item": item,
                 "topics": pa.array(bags[1], pa.list_(pa.int64())),
-                "tag": draw.permutation(np.arange(tags.start, tags.stop)),
+                "tag": order,
             }
         )
         folder = self.root / "days" / f"dt={day}"
@@ -209,6 +217,11 @@ class World:
         for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
             pq.write_table(table.slice(start, stop - start), folder / f"part-{number}.parquet", row_group_size=37)
         (folder / "_SUCCESS").touch()
+        return order
+
+
+def increments_of(config: Config) -> list[Increment]:
+    return select_increments(config.data.path, config.dataset, parts=config.data.parts)
 
 
 def open_ledger(config: Config) -> Ledger:
@@ -289,8 +302,7 @@ def check_what_is_left(config: Config, tally: Tally) -> None:
         kept = {history.store.root / commit.path for commit in commits}
         tally.leftovers += [f"{left.directory}: {left.reason}" for left in history.store.leftovers(kept)]
         tally.leftovers += [f"resume point {commit.path}" for commit in commits if not commit.is_final]
-        increments = select_increments(config.data.path, config.dataset)
-        if [commit.increment for commit in commits if commit.is_final] != [each.id for each in increments]:
+        if [commit.increment for commit in commits if commit.is_final] != [i.id for i in increments_of(config)]:
             tally.failures.append("not one visible version for each increment, in their order")
 
 
