@@ -6,8 +6,8 @@ ranks have said that nothing would be lost. The one for failures tells a person'
 and everything else apart. Both run in the controller's process, where any exception would end the run: what is ours
 is guarded, and where it fails Ray's own decision is taken.
 
-The names that are used here are internal to Ray: the version is pinned, and `tests/unit/fitting/test_ray_contract.py` fails
-with a clear message where another version differs.
+The names that are used here are internal to Ray: the version is pinned, and `tests/unit/fitting/test_ray_contract.py`
+fails with a clear message where another version differs.
 """
 
 from __future__ import annotations
