@@ -153,7 +153,7 @@ class Episode:
                     blow.at_s = max([*lived.steps_s, lived.folder.stat().st_mtime])
         happened = [blow.kind for blow in lived.blows if blow.at_s is not None]
         self._left -= len(happened)
-        end = "all is committed" if lived.is_complete else "ended" if has_died else f"ended: {_first_line(reason)}"
+        end = "all is committed" if lived.is_complete else "ended" if has_died else f"ended: {_in_one_line(reason)}"
         self._say(f"life {lived.number}, {world_size} ranks: {', '.join(happened) or 'nothing happened'}; {end}")
 
     def _blows(self, world_size: int) -> list[_Blow]:
@@ -388,5 +388,5 @@ def _settings(rng: random.Random, *, is_fixed: bool) -> list[str]:
     ]
 
 
-def _first_line(reason: BaseException | None) -> str:
-    return str(reason).strip().splitlines()[0][:120] if reason is not None and str(reason).strip() else repr(reason)
+def _in_one_line(reason: BaseException | None) -> str:
+    return f"{type(reason).__name__}: {' '.join(str(reason).split())[:300]}"

@@ -120,6 +120,7 @@ class WorkerSequence:
         elif self._has_parent:
             progress.evaluated = self._score(plan, next(feeds)).to_dict()
         self._committer.begin_increment(rows_done)
+        self._pulse.rows = rows_done
         self._orders.learns = True
         done = learn(self._learner, next(feeds), progress.done, self._pulse, self._wish, self._on_learned(progress))
         self._orders.learns = False
@@ -182,8 +183,10 @@ class WorkerSequence:
                 self._timeline = {}
                 self._plan_ahead()
             curve.point(done, steps)
-            is_due = bool(agreed) or 0 < every_rows <= rows - self._committer.last_rows
-            if is_due and steps < plan.num_steps:
+            if steps == plan.num_steps:
+                # The version comes at once: it is what anybody could wish for.
+                return True
+            if agreed or 0 < every_rows <= rows - self._committer.last_rows:
                 self._pulse.mark(Phase.COMMIT, batch.step)
                 self._committer.point(progress, steps, self._carried)
             if agreed.hold or agreed.stop:
