@@ -221,14 +221,21 @@ class Episode:
         self._nodes.append(cluster.add(NODE_CPUS))
         return True
 
+    def _take_one(self, cluster: Nodes) -> Any:
+        """Most often a node where something would be missed."""
+        busy = [node for node in self._nodes if cluster.pids(node)]
+        node = self._rng.choice(busy if busy and self._rng.random() < 0.8 else self._nodes)
+        self._nodes.remove(node)
+        return node
+
     def _node_killed(self, cluster: Nodes) -> bool:
-        node = self._nodes.pop(self._rng.randrange(len(self._nodes)))
+        node = self._take_one(cluster)
         cluster.kill(node)
         self._gone.append((time.time() + END_S, node))
         return True
 
     def _node_drained(self, cluster: Nodes) -> bool:
-        node = self._nodes.pop(self._rng.randrange(len(self._nodes)))
+        node = self._take_one(cluster)
         cluster.drain(node, DRAIN_S)
         self._gone.append((time.time() + DRAIN_S, node))
         return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from diurnal.checkpoint.store import Store, Version
 from diurnal.errors import CheckpointError, Fault
 from diurnal.ledger.claims import Ledger
@@ -57,8 +59,13 @@ class History:
         the two."""
         known = {commit.path for commit in self.commits()}
         missed = [version for version in self.store.commits() if self.store.path_of(version) not in known]
-        mine = [version for version in missed if version.manifest().lineage.token == lease.token]
-        return [self.publish(version, lease) for version in mine]
+        adopted = []
+        for version in missed:
+            if version.manifest().lineage.token == lease.token:
+                # It may have been withdrawn, and only its folder stayed.
+                with suppress(ValueError):
+                    adopted.append(self.publish(version, lease))
+        return adopted
 
     def rebuild(self, lease: Lease) -> int:
         """Registers the versions of the store in a ledger that knows nothing of the model; how many there were.
@@ -92,7 +99,9 @@ class History:
             or self.store.path_of(left) in gone
         ]
         for directory in leftovers:
-            self.store.remove(directory)
+            # What can not be deleted now is left over once more when the next commit is published.
+            with suppress(OSError):
+                self.store.remove(directory)
         return len(leftovers)
 
     def _as_commit(self, version: Version) -> Commit:

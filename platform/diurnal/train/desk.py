@@ -9,18 +9,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from diurnal.checkpoint.history import History
 from diurnal.config import Config
 from diurnal.data.partitions import Increment
 from diurnal.data.streams import StreamPlan, plan_increment
+from diurnal.errors import CheckpointError
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.lease import Lease
 from diurnal.ledger.records import Commit
-from diurnal.train.events import Event
 from diurnal.train.spec import Fit, Start
 from diurnal.train.todo import not_yet_trained
+
+if TYPE_CHECKING:
+    from diurnal.train.events import Event
 
 More = Callable[[], Sequence[Increment] | None]
 """Increments beyond those known, `()` when there will be none, None when it is too early to say."""
@@ -37,6 +40,8 @@ def plan_of(config: Config, increment: Increment) -> StreamPlan:
         task_rows=config.data.task_rows,
     )
 
+
+RETRY_EVERY_S = 0.5
 
 KEEP_EVERY_S = 2.0
 """Seconds between two looks of the ledger at how far an attempt is; a driver that is killed leaves the last one."""
@@ -251,8 +256,19 @@ class TrainingDesk:
             attempt.kept_s = now_s
             self._lease.has_learned(increment, attempt.attempt, rows)
 
+    def _published(self, path: str) -> Commit:
+        """The commit, visible; its manifest is read again and again while the storage fails."""
+        until_s = time.monotonic() + self._config.checkpoint.retry_s
+        while True:
+            try:
+                return self._history.publish(self._history.store.at(path), self._lease)
+            except CheckpointError:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(RETRY_EVERY_S)
+
     def _publish(self, increment: str, data: dict[str, Any]) -> None:
-        commit = self._history.publish(self._history.store.at(data["path"]), self._lease)
+        commit = self._published(data["path"])
         self.num_commits += 1
         if commit.is_final:
             self._todo = [other for other in self._todo if other.id != increment]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from diurnal.train.events import Link
+if TYPE_CHECKING:
+    from diurnal.train.events import Link
 
 
 @dataclass(frozen=True)

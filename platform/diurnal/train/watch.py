@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from diurnal.tracking import names
 from diurnal.tracking.mlflow import Dataset, IncrementRun, Status, Tracker
 from diurnal.tracking.plots import calibration_png
 from diurnal.train.desk import Restart
-from diurnal.train.events import Desk, Event
 from diurnal.train.progress import Progress
+
+if TYPE_CHECKING:
+    from diurnal.train.events import Desk, Event
 
 
 @dataclass
