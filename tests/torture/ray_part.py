@@ -333,7 +333,7 @@ def _settings(rng: random.Random) -> list[str]:
         "data.order": rng.choice(["file", "shuffled"]),
         "data.read_cpus": 1.0,
         "workers.min": 1,
-        "workers.max": rng.choice([2, 3]),
+        "workers.max": MAX_NODES,
         "workers.cpus": 2.0,
         "workers.stall_s": STALL_S,
         "workers.wait_s": 180.0,
