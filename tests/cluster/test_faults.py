@@ -144,6 +144,17 @@ def test_a_frozen_worker_is_named_and_replaced(unbroken) -> None:
     check(config, result, expected)
 
 
+def test_a_frozen_worker_that_is_alone_is_ended_by_the_driver(unbroken) -> None:
+    world, day, _, _ = unbroken
+    config = world.config("name='alone'", "workers.max=1", "workers.stall_s=6.0", *POINTS)
+    with meanwhile(config, lambda _: workers()[-1].send_signal(signal.SIGSTOP)):
+        result = run_it(config, day)
+    (restart,) = result.restarts
+    assert "rank 0 stalls: no sign of life" in restart.reason
+    assert result.outcomes[0].learned is not None
+    assert result.outcomes[0].learned["report"]["rows"] == ROWS
+
+
 def test_a_storage_that_fails_for_a_while_costs_resume_points_alone(unbroken) -> None:
     world, day, _, expected = unbroken
     config = world.config("name='away'", *POINTS)

@@ -206,8 +206,10 @@ def test_files_that_changed_since_begin_the_increment_anew(tmp_path: Path) -> No
     run_world(play, 2, config, 6)
     folder = Path(config.data.path, f"dt={DAYS[0]}")
     pq.write_table(pq.read_table(folder / "part-00.parquet").slice(0, 5), folder / "part-00.parquet")
-    (again, _) = run_world(play, 2, config)
+    (again, _) = run_world(play, 2, config, 6)
     assert any("begun anew" in line for line in again["said"])
+    (then, _) = run_world(play, 2, config)
+    assert any("goes on after step 7" in line for line in then["said"]), "with the files as they are now"
     assert final_commits(config)[1].rows == NUM_FILES * FILE_ROWS - 20
 
 

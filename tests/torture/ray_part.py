@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -213,8 +212,6 @@ class Episode:
             return False
         chosen = self._rng.choice(pids)
         os.kill(chosen, signal.SIGSTOP)
-        if len(pids) == 1:
-            threading.Timer(2 * STALL_S, _go_on, (chosen,)).start()
         return True
 
     def _node_added(self, cluster: Nodes) -> bool:
@@ -346,11 +343,6 @@ def _settings(rng: random.Random) -> list[str]:
     kinds = ["table_wise", "row_wise", "data_parallel"]
     placement = [f"sharding.placement.{table}={rng.choice(kinds)!r}" for table in TABLES]
     return [*(f"{name}={value!r}" for name, value in settings.items()), *placement]
-
-
-def _go_on(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
 
 
 def _after_a_while(mark: str) -> list[str]:

@@ -63,6 +63,16 @@ _RESET = "restore the saved kind, or start the optimizers anew with checkpoint.r
 _NOT_THERE = "not there"
 
 
+def resets_optimizer(manifest: Manifest, config: Config) -> bool:
+    """Whether the optimizers start anew, as `checkpoint.reset_optimizer` says. It says so of versions: inside an
+    increment every restart would do it again, so there they go on, if they can."""
+    if manifest.lineage.position.is_final:
+        return config.checkpoint.reset_optimizer
+    saved, now = manifest.contract, Contract.of(config)
+    kinds = (saved.sparse_optimizer, saved.dense_optimizer), (now.sparse_optimizer, now.dense_optimizer)
+    return config.checkpoint.reset_optimizer and kinds[0] != kinds[1]
+
+
 def compare(manifest: Manifest, config: Config, *, reset_optimizer: bool = False) -> Compatibility:
     """
     Tables:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from diurnal.checkpoint.compatibility import resets_optimizer
 from diurnal.checkpoint.load import load, load_progress
 from diurnal.checkpoint.manifest import Lineage, Manifest, Position
 from diurnal.checkpoint.save import Saved, Saver
@@ -86,9 +87,9 @@ class Committer:
     def load(self, path: str) -> tuple[Carried, Manifest, str]:
         """Continues from a commit; the text says what was loaded, grown, new or dropped."""
         version = self._store.at(path)
-        reset = self._learner.config.checkpoint.reset_optimizer
-        compatibility = load(self._store, version, self._learner.state, reset_optimizer=reset)
         manifest = version.manifest()
+        reset = resets_optimizer(manifest, self._learner.config)
+        compatibility = load(self._store, version, self._learner.state, reset_optimizer=reset)
         positive, weight = manifest.lineage.metrics.get(RUNNING_RATE, (0.0, 0.0))
         return Carried((positive, weight), manifest.lineage.watermark_us), manifest, str(compatibility)
 

@@ -209,6 +209,8 @@ class TrainingDesk:
             self._say(f"{newest.increment}: goes on after step {newest.steps} of {newest.num_steps}")
             return True
         self._lease.note("begun_anew", newest.increment, "its files changed since its resume point")
+        stale = [c.path for c in self._history.commits() if c.number == newest.number and not c.is_final]
+        self._lease.withdraw(stale)
         self._say(f"{newest.increment}: begun anew, since its files changed since it was interrupted")
         return False
 

@@ -232,8 +232,11 @@ class Inbox:
         self.mailbox.order.remote(name, True, reason)
 
     def beats(self) -> list[dict[str, Any]]:
-        """The latest sign of life of each rank, and its `age_s`."""
-        return ray.get(self.mailbox.beats.remote(), timeout=BEAT_TIMEOUT_S)
+        """The latest sign of life of each rank, and its `age_s`; none when the mailbox does not answer."""
+        try:
+            return ray.get(self.mailbox.beats.remote(), timeout=BEAT_TIMEOUT_S)
+        except RayError:
+            return []
 
     def close(self) -> None:
         """Handles what has arrived, then stops.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
-from diurnal.checkpoint.compatibility import compare
+from diurnal.checkpoint.compatibility import compare, resets_optimizer
 from diurnal.checkpoint.history import History
 from diurnal.checkpoint.store import Store, Version
 from diurnal.config import Config, resolved_json
@@ -126,7 +126,8 @@ def evaluate(config: Config, number: int, increment_id: str, progress: Progress 
 
 def _refuse_what_does_not_fit(version: Version, config: Config) -> None:
     """Before any worker starts, and before any tensor is read."""
-    compare(version.manifest(), config, reset_optimizer=config.checkpoint.reset_optimizer).refuse_if_broken()
+    manifest = version.manifest()
+    compare(manifest, config, reset_optimizer=resets_optimizer(manifest, config)).refuse_if_broken()
 
 
 def _ledger(config: Config) -> Ledger:
@@ -156,6 +157,7 @@ def _run_workers(
     with cluster(config), _scratch(config) as scratch, Tracker(config) as tracker:
         from diurnal.train.elastic import elastic_trainer
         from diurnal.train.events import Inbox
+        from diurnal.train.silence import Silence
         from diurnal.train.worker import work
 
         watch = Watch(config, tracker, progress, dataset)
@@ -166,9 +168,12 @@ def _run_workers(
             desk.beats = inbox.beats
             watch.restarts, watch.replayed_rows = desk.restarts, desk.replayed_rows
 
+        silence = Silence(inbox)
+
         def check() -> None:
             if inbox.error is not None:
                 raise inbox.error
+            silence.end()
             if lease is not None and lease.lost.is_set():
                 raise LeaseLost(lease.lost_reason)
 

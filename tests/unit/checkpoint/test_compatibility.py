@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diurnal.checkpoint.compatibility import Compatibility, compare
+from diurnal.checkpoint.compatibility import Compatibility, compare, resets_optimizer
 from diurnal.checkpoint.manifest import Contract, Lineage, Manifest, Position, Provenance
 from diurnal.config import Config
 from diurnal.errors import CheckpointError
@@ -114,6 +114,17 @@ def test_another_kind_of_optimizer_needs_a_reset(part: str) -> None:
     found = compared(changed, reset_optimizer=True)
     found.refuse_if_broken()
     assert found.of("dropped") == ["optim.sparse", "optim.dense"]
+
+
+def test_optimizers_do_not_start_anew_at_every_restart_inside_an_increment() -> None:
+    reset = {"checkpoint": {"reset_optimizer": True}}
+    asked = tiny_config({"dataset": dataset(), **reset})
+    other = tiny_config({"dataset": dataset(), "optim": {"sparse": {"kind": "sgd"}}, **reset})
+    version = manifest_of(tiny_config({"dataset": dataset()}))
+    halfway = version.lineage.position.model_copy(update={"num_steps": version.lineage.position.steps + 1})
+    point = version.model_copy(update={"lineage": version.lineage.model_copy(update={"position": halfway})})
+    assert [resets_optimizer(saved, asked) for saved in (version, point)] == [True, False]
+    assert resets_optimizer(point, other), "another kind cannot go on"
 
 
 def test_learning_rates_may_change() -> None:
