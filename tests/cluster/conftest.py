@@ -68,6 +68,7 @@ over = [16]
 [workers]
 max = 2
 cpus = 0.5
+spares = false
 
 [tracking]
 every_steps = 5

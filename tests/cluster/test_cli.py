@@ -164,7 +164,7 @@ def test_what_a_person_got_wrong_is_one_message_and_exit_code_2(world, more: lis
 def test_a_killed_and_a_stopped_driver_leave_the_truth_and_the_same_command_goes_on(world, started) -> None:
     """mlflow/mlflow#5963: SIGTERM ends as KILLED, and FINISHED comes with a commit alone. A second driver is told who
     trains; after each end the same command just works."""
-    days = [world.write_day(0, 100), world.write_day(1, 150_000)]
+    days = [world.write_day(0, 100), world.write_day(1, 60_000)]
     more = ("--set", "workers.max=1", "--set", "workers.grace_s=30")
     command = arguments(world, "train", "--day", days[0], "--to", days[1], *more)
     first = started(*command)
@@ -199,7 +199,7 @@ def test_a_killed_and_a_stopped_driver_leave_the_truth_and_the_same_command_goes
 def test_a_frozen_driver_loses_the_model_and_cannot_commit_any_more(world, started) -> None:
     """ray-project/kuberay#2155 and HazyResearch/metal#128: killed, started again, frozen past its lease, replaced: each
     time the same command goes on from the newest commit, and who wakes up too late changes nothing."""
-    day = world.write_day(0, 60_000)
+    day = world.write_day(0, 40_000)
     more = ("workers.max=1", "checkpoint.every_s=1", "ledger.lease_s=4", "tracking.every_steps=50")
     command = arguments(world, "train", "--day", day, "--json", *(part for key in more for part in ("--set", key)))
     first = started(*command)
@@ -222,7 +222,7 @@ def test_a_frozen_driver_loses_the_model_and_cannot_commit_any_more(world, start
     out, said = third.communicate(timeout=240)
     assert third.returncode == 0, said
     (outcome,) = json.loads(out)["days"]
-    assert outcome["learned"]["report"]["rows"] == 60_000
+    assert outcome["learned"]["report"]["rows"] == 40_000
     (version,) = commits_of(world)
     assert (version.is_final, version.token) == (True, 3)
     ends = [attempt.outcome for attempt in attempts_of(world)]

@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 ROWS = 9000
-POINTS = ["checkpoint.every_rows=600", "checkpoint.every_s=0.0"]
+POINTS = ["checkpoint.every_rows=600", "checkpoint.every_s=0.0", "workers.spares=true"]
 
 
 def commits_of(config: Config) -> list[Commit]:

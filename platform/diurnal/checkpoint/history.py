@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 
 from diurnal.checkpoint.store import Store, Version
-from diurnal.errors import CheckpointError, Fault
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.lease import Lease
 from diurnal.ledger.records import Commit
@@ -37,12 +36,7 @@ class History:
         Raises:
             CheckpointError: there is no such version.
         """
-        versions = {version.number: version for version in self.versions()}
-        if number not in versions:
-            there = ", ".join(map(str, versions)) or "none"
-            rule = f"a committed version: {there}"
-            raise CheckpointError([Fault(str(self.store.root), f"no version {number}", rule, "choose one of them")])
-        return versions[number]
+        return self.store.pick(self.versions(), number)
 
     def publish(self, version: Version, lease: Lease) -> Commit:
         """Makes a whole commit visible, as long as the lease is held. The same one again changes nothing.

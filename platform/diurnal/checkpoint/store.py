@@ -151,12 +151,20 @@ class Store:
         Raises:
             CheckpointError: there is no such version.
         """
-        versions = {version.number: version for version in self.versions()}
-        if number not in versions:
-            there = ", ".join(map(str, versions)) or "none"
+        return self.pick(self.versions(), number)
+
+    def pick(self, versions: Iterable[Version], number: int) -> Version:
+        """One of some versions.
+
+        Raises:
+            CheckpointError: it is not among them.
+        """
+        known = {version.number: version for version in versions}
+        if number not in known:
+            there = ", ".join(map(str, known)) or "none"
             rule = f"a committed version: {there}"
             raise CheckpointError([Fault(str(self.root), f"no version {number}", rule, "choose one of them")])
-        return versions[number]
+        return known[number]
 
     def verify(self, version: Version, paths: Iterable[str] | None = None) -> list[Fault]:
         """Compares files with what was committed: there, of the same size, with the same checksum.
