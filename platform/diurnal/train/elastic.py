@@ -54,7 +54,7 @@ ENVIRONMENT = {
 
 LOOK_S = 1.0
 """Between two looks at the nodes while the group is healthy."""
-SETTLE_S = 15.0
+SETTLE_S = 8.0
 """A group trains at least so long before it is ended only to grow."""
 SPARES_S = 20.0
 """How long growing waits for processes on the new nodes that have imported everything."""
