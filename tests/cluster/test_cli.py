@@ -261,3 +261,18 @@ def test_a_worker_that_dies_between_its_files_and_the_commit_leaves_nothing_in_t
     assert on_disk == store.at(version.path).files().keys() | {"COMMIT"}
     assert store.leftovers({directory}) == []
     assert json.loads(answer.stdout)["restarts"][0]["new"] == 2
+
+
+def test_a_version_that_nobody_could_tell_of_is_not_learned_again(world) -> None:
+    """The first rank dies right after its commit record: the next group finds the version and goes on behind it."""
+    days = [world.write_day(0, 600), world.write_day(1, 300)]
+    command = arguments(world, "train", "--day", days[0], "--to", days[1], "--json")
+    once = {"DIURNAL_KILL_AT": "checkpoint/committed@0", "DIURNAL_KILL_ONCE": str(world.root / "killed")}
+    answer = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, **once}
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert [(commit.number, commit.increment) for commit in commits_of(world)] == [(1, days[0]), (2, days[1])]
+    assert [day["version"] for day in json.loads(answer.stdout)["days"]] == [1, 2]
+    assert {a.increment: a.outcome for a in attempts_of(world)} == dict.fromkeys(days, "committed")
+    assert set(statuses(world).values()) == {"FINISHED"}

@@ -69,7 +69,7 @@ def test_a_kill_while_day_2_is_saved_leaves_day_1_or_day_2(
     kill_world(save_day, 2, tmp_path, 2, point=point, rank=killed)
     store = Store(tmp_path, "tiny")
     assert [version.number for version in store.versions()] == [1, 2][:number]
-    assert [(left.directory.name, left.reason) for left in store.leftovers()] == [("1-2", "never committed")] * (
+    assert [(left.directory.name, left.reason) for left in store.leftovers()] == [("1-1", "never committed")] * (
         2 - number
     )
     assert run_world(load_latest, 2, tmp_path) == [(number, {float(number)})] * 2

@@ -243,3 +243,20 @@ def test_who_lost_the_lease_commits_nothing(config: Config) -> None:
     assert "taken over by" in answer
     with Ledger(default_url(config.storage)) as ledger:
         assert ledger.commits(config.name) == []
+
+
+def test_steps_that_change_nothing_have_resume_points_of_their_own(tmp_path: Path) -> None:
+    """Rows of weight 0 move no weight, so that several resume points are after the same step of the model."""
+    days = write_days(tmp_path / "days")
+    for path in Path(days).rglob("*.parquet"):
+        table = pq.read_table(path)
+        pq.write_table(table.append_column("weight", pa.array([0.0] * table.num_rows)), path)
+    config = config_of(days, tmp_path / "storage")
+    config = config.model_copy(
+        update={
+            "dataset": config.dataset.model_copy(update={"weight": "weight"}),
+            "checkpoint": config.checkpoint.model_copy(update={"every_rows": 60, "keep": 1}),
+        }
+    )
+    run_world(play, 2, config)
+    assert [commit.rows for commit in final_commits(config).values()] == [NUM_FILES * FILE_ROWS] * 2

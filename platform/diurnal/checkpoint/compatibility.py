@@ -64,9 +64,10 @@ _NOT_THERE = "not there"
 
 
 def resets_optimizer(manifest: Manifest, config: Config) -> bool:
-    """Whether the optimizers start anew, as `checkpoint.reset_optimizer` says. It says so of versions: inside an
-    increment every restart would do it again, so there they go on, if they can."""
-    if manifest.lineage.position.is_final:
+    """Whether the optimizers start anew, as `checkpoint.reset_optimizer` says. It says so of versions that were made
+    without it: every restart and every later increment would do it again, so there they go on, if they can."""
+    was_reset = manifest.provenance.config.get("checkpoint", {}).get("reset_optimizer", False)
+    if manifest.lineage.position.is_final and not was_reset:
         return config.checkpoint.reset_optimizer
     saved, now = manifest.contract, Contract.of(config)
     kinds = (saved.sparse_optimizer, saved.dense_optimizer), (now.sparse_optimizer, now.dense_optimizer)

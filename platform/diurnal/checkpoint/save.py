@@ -93,6 +93,7 @@ def save(store: Store, state: TrainState, lineage: Lineage, now: Clock = _utc_no
 
     A process that dies on the way leaves a folder that no reader takes for a version.
     """
+    store.prepare()
     return _write(store, Snapshot.of(state), lineage, state.group, now)
 
 
@@ -111,6 +112,7 @@ class Saver:
         self._state = state
         self._retry_s = retry_s
         self._on_saved = on_saved
+        store.prepare()
         # Of its own, since the messages of two threads in one group would be taken for each other's.
         self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
         self._thread: threading.Thread | None = None
@@ -207,7 +209,7 @@ def _write(store: Store, snapshot: Snapshot, lineage: Lineage, group: dist.Proce
     """Writes a snapshot and commits it. A collective call; an error of the storage on one rank is raised on all."""
     rank = dist.get_rank(group)
     _refuse_without_room(store, snapshot, group)
-    directory = _on_first_rank(group, lambda: store.begin(lineage.number, lineage.attempt, snapshot.global_step))
+    directory = _on_first_rank(group, lambda: store.begin(lineage.number, lineage.attempt, lineage.position.steps))
     try:
         reached("checkpoint/before-shards", rank)
         for section, tensors in snapshot.sections.items():
@@ -232,7 +234,6 @@ def _refuse_without_room(store: Store, snapshot: Snapshot, group: dist.ProcessGr
     dist.all_reduce(needed, group=group)
 
     def look() -> None:
-        store.root.mkdir(parents=True, exist_ok=True)
         free_bytes = shutil.disk_usage(store.root).free
         if free_bytes < needed.item():
             raise OSError(errno.ENOSPC, f"{needed.item():,} bytes are to be written, {free_bytes:,} are free")

@@ -1,6 +1,6 @@
 """Where commits lie. This is the one place that knows paths.
 
-    <storage>/<model>/versions/<number>/<attempt>-<step>/
+    <storage>/<model>/versions/<number>/<attempt>-<steps of the increment>/
         model/ optimizer/ random/     torch distributed checkpoints, one for each section
         progress/                     of a resume point: what the pass over the increment has added up
         manifest.json
@@ -56,20 +56,29 @@ class Version:
     def manifest(self) -> Manifest:
         """
         Raises:
-            CheckpointError: this release does not understand it.
+            CheckpointError: it is gone, or this release does not understand it.
+            OSError: the storage fails.
         """
         path = self.directory / MANIFEST
         try:
             return Manifest.from_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValidationError) as error:
+        except FileNotFoundError as error:
+            raise self._gone() from error
+        except ValidationError as error:
             rule = "a manifest that this release of diurnal reads"
             raise CheckpointError([Fault(str(path), str(error), rule, "use the release that wrote it")]) from error
 
     def files(self) -> dict[str, FileRecord]:
         """By path below the version's folder."""
         commit = _read_commit(self.directory)
-        assert commit is not None
+        if commit is None:
+            raise self._gone()
         return {path: FileRecord(**record) for path, record in commit["files"].items()}
+
+    def _gone(self) -> CheckpointError:
+        rule = "a commit that the ledger knows is in the storage, whole"
+        fix = "restore it from a copy, or give the model another name, which starts a new lineage"
+        return CheckpointError([Fault(str(self.directory), "not there, or not whole", rule, fix)])
 
 
 @dataclass(frozen=True)
@@ -94,10 +103,15 @@ class Store:
     def __init__(self, storage: str | Path, name: str) -> None:
         self.root = Path(storage, name, "versions")
 
+    def prepare(self) -> None:
+        """Makes the folder of all versions, once at the start: later on, one that is missing has gone, and another in
+        its place would lie beside what was written before."""
+        self.root.mkdir(parents=True, exist_ok=True)
+
     def begin(self, number: int, attempt: int, step: int) -> Path:
         """A fresh folder for one attempt to write a version; the same attempt may begin again after it failed."""
         parent = self.root / str(number)
-        parent.mkdir(parents=True, exist_ok=True)
+        parent.mkdir(exist_ok=True)
         for tries in range(1, 1000):
             directory = parent / (f"{attempt}-{step}" if tries == 1 else f"{attempt}-{step}.{tries}")
             try:

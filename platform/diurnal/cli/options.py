@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from diurnal.errors import DiurnalError, LeaseLost
+from diurnal.errors import EXIT_ERROR, DiurnalError, LeaseLost
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,6 +35,12 @@ def json_option(command: F) -> F:
                 sys.stdout.flush()
                 os._exit(error.exit_code)
             sys.exit(error.exit_code)
+        except KeyboardInterrupt as interrupt:
+            words = f"{interrupt or 'interrupted'}; the same command goes on from the newest commit"
+            if kwargs.get("as_json"):
+                print_json({"error": {"kind": "Interrupted", "message": words, "faults": []}})
+            click.echo(words, err=True)
+            sys.exit(EXIT_ERROR)
 
     return option(guarded)  # pyright: ignore[reportReturnType]
 

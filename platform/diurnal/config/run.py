@@ -119,7 +119,7 @@ class Workers(Section):
     max_failures: Annotated[int, Field(ge=0)] = 3
     """Restarts in a row that commit nothing before one more failure ends the run. A node that was taken away and a
     wait for resources do not count."""
-    stall_s: Positive = 300.0
+    stall_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     """A step that takes longer fails the attempt, and says which rank stalled and where."""
     spares: bool = True
     """Keep as many processes that have imported everything as there are workers, for the next start: about 0.4 GB of
@@ -161,7 +161,7 @@ class Ledger(Section):
 
     url: str = ""
     """SQLAlchemy URL, `postgresql+psycopg://...` on a cluster; a SQLite file in `storage` when empty."""
-    lease_s: Annotated[float, Field(gt=1)] = 30.0
+    lease_s: Annotated[float, Field(gt=1, le=86_400)] = 30.0
     """A driver that gave no sign of life for so long has lost the model to whoever asks next."""
 
 

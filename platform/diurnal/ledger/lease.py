@@ -65,14 +65,17 @@ class Lease:
         self._lease_s = lease_s
         self._lock = threading.Lock()
         self._until_s = begun_s + lease_s
+        self._patience_s = 0.0
 
     @contextmanager
-    def heartbeat(self) -> Iterator[Lease]:
+    def heartbeat(self, patience_s: float = 0.0) -> Iterator[Lease]:
         """Renews the lease in the background, every quarter of its time, and sets `lost` when that is over.
 
         A database that is away for a while is asked again and again. The lease is lost when the database says so, or
-        when its time has run out by this process's clock. A process that was frozen meanwhile asks first.
+        when its time and `patience_s` have run out by this process's clock: somebody else may have it by then, which
+        whatever writes finds out. A process that was frozen meanwhile asks first.
         """
+        self._patience_s = patience_s
         ended = threading.Event()
         threads = [
             threading.Thread(target=body, args=(ended,), name=f"diurnal-lease-{name}", daemon=True)
@@ -285,15 +288,15 @@ class Lease:
 
     def _watch_the_time(self, ended: threading.Event) -> None:
         # In a thread of its own: the other one may be waiting for a database that does not answer.
-        while not ended.wait(max(0.0, self._until_s - time.monotonic())):
+        while not ended.wait(max(0.0, self._until_s + self._patience_s - time.monotonic())):
             with self._lock:
-                late_s = time.monotonic() - self._until_s
+                late_s = time.monotonic() - self._until_s - self._patience_s
                 if late_s > self._lease_s / 8:
                     # This thread did not run when it was due, nor did the other: the process was frozen.
                     self._until_s = time.monotonic() + self._lease_s / 4
                     continue
             if late_s >= 0:
-                self._lose(f"model {self.model}: the lease ran out, the ledger did not answer for {self._lease_s:g} s")
+                self._lose(f"model {self.model}: the lease ran out, the ledger did not answer in time")
                 return
 
 

@@ -109,13 +109,15 @@ def add_commits(connection: sa.Connection, commits: Iterable[Commit], now_us: in
     """Makes commits visible, those that are not yet; says how many.
 
     Raises:
-        ValueError: the path was used before, by another commit or by one that was withdrawn since.
+        ValueError: the path was used before, by another commit or by one that was withdrawn since; or the version is
+            there already, under another path.
     """
     added = 0
     for commit in commits:
         here = (COMMITS.c.model == commit.model) & (COMMITS.c.path == commit.path)
         there = connection.execute(sa.select(COMMITS).where(here)).mappings().first()
         if there is None:
+            _refuse_a_second_version(connection, commit)
             connection.execute(COMMITS.insert().values(**asdict(commit), published_us=now_us))
             added += 1
         elif there["withdrawn_us"] is not None:
@@ -123,6 +125,14 @@ def add_commits(connection: sa.Connection, commits: Iterable[Commit], now_us: in
         elif Commit(**{name: there[name] for name in _COMMIT_FIELDS}) != commit:
             raise ValueError(f"{commit.model}: {commit.path} was published before, as another commit")
     return added
+
+
+def _refuse_a_second_version(connection: sa.Connection, commit: Commit) -> None:
+    same = (COMMITS.c.model == commit.model) & (COMMITS.c.number == commit.number) & COMMITS.c.withdrawn_us.is_(None)
+    finals = sa.select(COMMITS.c.path).where(same & (COMMITS.c.steps == COMMITS.c.num_steps))
+    other = connection.scalar(finals.limit(1)) if commit.is_final else None
+    if other is not None:
+        raise ValueError(f"{commit.model}: {commit.path} would be version {commit.number}, which {other} is")
 
 
 def withdraw_commits(

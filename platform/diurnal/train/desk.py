@@ -15,7 +15,7 @@ from diurnal.checkpoint.history import History
 from diurnal.config import Config
 from diurnal.data.partitions import Increment
 from diurnal.data.streams import StreamPlan, plan_increment
-from diurnal.errors import CheckpointError
+from diurnal.errors import CheckpointError, ConfigError
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.lease import Lease
 from diurnal.ledger.records import Commit
@@ -108,6 +108,8 @@ class TrainingDesk:
         self._world_size = 0
         self._lost_s: float | None = None
         self.restarts: list[Restart] = []
+        self.adopted: list[Commit] = []
+        """Commits of the group before that became visible when the newest one started: nobody had told of them."""
         self.num_commits = 0
         self.generation = 0
         self.replayed_rows: Counter[str] = Counter()
@@ -125,11 +127,11 @@ class TrainingDesk:
         elif event["kind"] == "progress" and data["mode"] == "learn":
             self._has_learned(increment, data["rows"])
         elif event["kind"] == "committed":
-            self._publish(increment, data)
+            self._publish(data)
         elif event["kind"] == "timeline" and self._lost_s is not None:
             self._recovered()
         elif event["kind"] == "save_failed":
-            self._lease.note("save_failed", increment, data["reason"], {"rows": data["rows"]})
+            self._keep(lambda: self._lease.note("save_failed", increment, data["reason"], {"rows": data["rows"]}))
             self._say(f"{increment}: the storage did not take a commit: {data['reason']}")
         elif event["kind"] == "failed":
             self._has_learned(increment, data["rows"])
@@ -137,7 +139,8 @@ class TrainingDesk:
         elif event["kind"] == "stalled":
             # Says more than what ranks say that were cut off from the one that stalls.
             self._why = data["text"]
-            self._lease.note("stalled", increment, data["text"], {"rank": data["rank"], "stacks": data["stacks"]})
+            told = {"rank": data["rank"], "stacks": data["stacks"]}
+            self._keep(lambda: self._lease.note("stalled", increment, data["text"], told))
         elif event["kind"] == "note":
             self._on_note(data)
 
@@ -147,7 +150,7 @@ class TrainingDesk:
             self._ended_as, self._why = "resized", data["reason"]
         elif data["what"] == "restart":
             self._why = self._why or data["reason"]
-        self._lease.note(data["what"], reason=self._why, data=data)
+        self._keep(lambda: self._lease.note(data["what"], reason=self._why, data=data))
 
     def close(self, outcome: Any, reason: str = "") -> None:
         """Ends what attempts are open."""
@@ -157,10 +160,13 @@ class TrainingDesk:
         self._open.clear()
 
     def _start(self, world_size: int) -> Start:
+        # First of all: an attempt whose version was whole has not failed.
+        self.adopted = self._history.adopt(self._lease)
+        for commit in self.adopted:
+            self._count(commit)
         if self.generation:
             self._end_group(world_size)
         self._world_size = world_size
-        self._history.adopt(self._lease)
         newest = self._history.newest()
         resumed = newest if newest is not None and self._goes_on(newest) else None
         parent = resumed or max(
@@ -196,7 +202,7 @@ class TrainingDesk:
         restart = self.restarts[-1]
         restart.recovery_s = time.monotonic() - (self._lost_s or 0.0)
         self._lost_s = None
-        self._lease.note("recovered", reason=restart.reason, data=vars(restart))
+        self._keep(lambda: self._lease.note("recovered", reason=restart.reason, data=vars(restart)))
         self._say(
             f"{restart.kind} from {restart.old} to {restart.new} workers: {restart.recovery_s:.1f} s without a step"
         )
@@ -256,7 +262,14 @@ class TrainingDesk:
         attempt.rows, now_s = rows, time.monotonic()
         if now_s - attempt.kept_s >= KEEP_EVERY_S:
             attempt.kept_s = now_s
-            self._lease.has_learned(increment, attempt.attempt, rows)
+            self._keep(lambda: self._lease.has_learned(increment, attempt.attempt, rows))
+
+    def _keep(self, tell: Callable[[], None]) -> None:
+        """Tells the ledger what training does not depend on: a database that is away does not end it."""
+        try:
+            tell()
+        except ConfigError as error:
+            self._say(f"the ledger does not know: {error.faults[0].found if error.faults else error}")
 
     def _published(self, path: str) -> Commit:
         """The commit, visible; its manifest is read again and again while the storage fails."""
@@ -264,20 +277,23 @@ class TrainingDesk:
         while True:
             try:
                 return self._history.publish(self._history.store.at(path), self._lease)
-            except CheckpointError:
+            except (OSError, CheckpointError):
                 if time.monotonic() > until_s:
                     raise
                 time.sleep(RETRY_EVERY_S)
 
-    def _publish(self, increment: str, data: dict[str, Any]) -> None:
-        commit = self._published(data["path"])
+    def _publish(self, data: dict[str, Any]) -> None:
+        self._count(self._published(data["path"]))
+
+    def _count(self, commit: Commit) -> None:
+        """A commit has become visible: what it makes superfluous goes."""
         self.num_commits += 1
         if commit.is_final:
-            self._todo = [other for other in self._todo if other.id != increment]
-            attempt = self._open.pop(increment, None)
+            self._todo = [other for other in self._todo if other.id != commit.increment]
+            attempt = self._open.pop(commit.increment, None)
             if attempt is not None:
-                self._lease.has_learned(increment, attempt.attempt, commit.rows)
-                self._lease.end_attempt(increment, attempt.attempt, "committed")
+                self._keep(lambda: self._lease.has_learned(commit.increment, attempt.attempt, commit.rows))
+                self._lease.end_attempt(commit.increment, attempt.attempt, "committed")
         self._history.sweep(self._lease, self._config.checkpoint.keep, commit)
 
 
@@ -285,6 +301,7 @@ class ScoringDesk:
     """Hands one version and the increments that it is to score to workers. Nothing is written."""
 
     num_commits = 0
+    adopted: Sequence[Commit] = ()
 
     def __init__(self, start: Start) -> None:
         self._answer = start

@@ -11,11 +11,15 @@ import asyncio
 import threading
 import time
 from collections import deque
-from typing import Any, Literal, Protocol, TypedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+if TYPE_CHECKING:
+    from diurnal.ledger.records import Commit
 
 Kind = Literal[
     "timeline",
@@ -37,6 +41,9 @@ Question = Literal["start", "more", "held"]
 
 ASK_TIMEOUT_S = 600.0
 BEAT_TIMEOUT_S = 5.0
+
+CLOSE_TIMEOUT_S = 20.0
+"""The desk may wait for a ledger or a storage that is away; a run that ends does not."""
 
 
 class Event(TypedDict):
@@ -111,6 +118,9 @@ class _Mailbox:
         if not answered.done():
             answered.set_result(value)
 
+    async def committed(self, num_commits: int) -> None:
+        self._num_commits = num_commits
+
     async def new_group(self, generation: int) -> None:
         self._generation, self._beats, self._is_held = generation, {}, False
         self._orders.pop("hold", None)
@@ -179,6 +189,11 @@ class Desk(Protocol):
         """Worker groups of this run that have started."""
         ...
 
+    @property
+    def adopted(self) -> Sequence[Commit]:
+        """Commits that became visible when the newest group started."""
+        ...
+
     def handle(self, event: Event) -> None: ...
 
     def answer(self, event: Event) -> Any: ...
@@ -245,7 +260,7 @@ class Inbox:
             BaseException: the first exception that the desk raised.
         """
         self._closing.set()
-        self._thread.join()
+        self._thread.join(CLOSE_TIMEOUT_S)
         ray.kill(self.mailbox)
         if self.error is not None:
             raise self.error
@@ -266,7 +281,10 @@ class Inbox:
     def _handle(self, event: Event) -> None:
         before = self._desk.generation
         if not event["ask"]:
+            num_commits = self._desk.num_commits
             self._desk.handle(event)
+            if self._desk.num_commits != num_commits:
+                self.mailbox.committed.remote(self._desk.num_commits)
             return
         try:
             answer = self._desk.answer(event)

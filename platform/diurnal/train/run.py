@@ -13,10 +13,11 @@ from uuid import uuid4
 
 from diurnal.checkpoint.compatibility import compare, resets_optimizer
 from diurnal.checkpoint.history import History
+from diurnal.checkpoint.manifest import Manifest, schema_hash
 from diurnal.checkpoint.store import Store, Version
 from diurnal.config import Config, resolved_json
 from diurnal.data.selection import select_increments
-from diurnal.errors import DiurnalError, LeaseLost
+from diurnal.errors import CheckpointError, DiurnalError, Fault, LeaseLost
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.database import default_url
 from diurnal.ledger.lease import Lease
@@ -85,11 +86,14 @@ def train(config: Config, first: str, last: str | None = None, progress: Progres
         todo, already = not_yet_trained(increments, history.commits())
         for increment in already:
             progress.say(f"{increment}: trained already")
-        if not todo:
-            return Result(config.name, (), tuple(already), {}, {}, None, (), time.time() - started_s)
         newest = history.newest()
         if newest is not None:
             _refuse_what_does_not_fit(history.store.at(newest.path), config)
+        while not todo and (found := span.wait_for_more(progress.say)):
+            todo, more_already = not_yet_trained(found, history.commits())
+            already += more_already
+        if not todo:
+            return Result(config.name, (), tuple(already), {}, {}, None, (), time.time() - started_s)
         desk = TrainingDesk(config, history, ledger, lease, todo, span.more, progress.say)
         watch, report = _run_workers(config, "train", desk, span.dataset, progress, started_s, lease)
     return Result(
@@ -127,7 +131,25 @@ def evaluate(config: Config, number: int, increment_id: str, progress: Progress 
 def _refuse_what_does_not_fit(version: Version, config: Config) -> None:
     """Before any worker starts, and before any tensor is read."""
     manifest = version.manifest()
+    _refuse_another_schema_half_way(manifest, config)
     compare(manifest, config, reset_optimizer=resets_optimizer(manifest, config)).refuse_if_broken()
+
+
+def _refuse_another_schema_half_way(manifest: Manifest, config: Config) -> None:
+    """What a resume point has counted means nothing under other columns or bins."""
+    if manifest.lineage.position.is_final:
+        return
+    provenance, increment = manifest.provenance, manifest.lineage.increment
+    saved_bins, bins = provenance.config["metrics"]["auc_bins"], config.metrics.auc_bins
+    rule = f"{increment} is finished under the schema and the metrics that it was begun with"
+    faults = []
+    if provenance.schema_hash != schema_hash(config.dataset):
+        found = "another schema than that of its resume point"
+        faults.append(Fault("data.schema_file", found, rule, f"change the schema after {increment}"))
+    if saved_bins != bins:
+        faults.append(Fault("metrics.auc_bins", f"{bins}, and {saved_bins} at its start", rule, f"use {saved_bins}"))
+    if faults:
+        raise CheckpointError(faults)
 
 
 def _ledger(config: Config) -> Ledger:
@@ -139,7 +161,8 @@ def _lease(config: Config, ledger: Ledger, first: str, last: str | None) -> Iter
     what = first if last in (None, first) else f"{first} to {last}"
     lease = ledger.claim(config.name, what, config.ledger.lease_s)
     try:
-        with lease.heartbeat():
+        # Whoever lost it cannot commit, so that an answer may be waited for as long as for the storage.
+        with lease.heartbeat(patience_s=config.checkpoint.retry_s):
             yield lease
     finally:
         lease.release()
@@ -154,7 +177,7 @@ def _run_workers(
     started_s: float,
     lease: Lease | None = None,
 ) -> tuple[Watch, TrackingReport | None]:
-    with cluster(config), _scratch(config) as scratch, Tracker(config) as tracker:
+    with cluster(config), _scratch(config, mode) as scratch, Tracker(config) as tracker:
         from diurnal.train.elastic import elastic_trainer
         from diurnal.train.events import Inbox
         from diurnal.train.silence import Silence
@@ -180,6 +203,7 @@ def _run_workers(
         grace_s = config.workers.grace_s if mode == "train" else 0.0
         try:
             fit_until_interrupted(trainer, grace_s, lambda reason: inbox.order("stop", reason), check)
+            inbox.close()
         except BaseException as error:
             is_interrupted = isinstance(error, Interrupted)
             with suppress(BaseException):
@@ -189,7 +213,6 @@ def _run_workers(
                     desk.close("interrupted" if is_interrupted else "failed", f"{type(error).__name__}: {error}")
             watch.end("KILLED" if is_interrupted else "FAILED")
             raise
-        inbox.close()
         watch.end("FAILED")
         report = tracker.close()
         if report.dropped:
@@ -210,9 +233,13 @@ def _where_it_is_tracked(link: str) -> str:
 
 
 @contextmanager
-def _scratch(config: Config) -> Iterator[str]:
-    """A folder for Ray Train's own records of one worker group; ours are elsewhere, so it goes with the group."""
-    folder = Path(config.storage) / config.name / "ray" / uuid4().hex
+def _scratch(config: Config, mode: Literal["train", "evaluate"]) -> Iterator[str]:
+    """A folder for Ray Train's own records of one run; ours are elsewhere, so it goes with the run."""
+    parent = Path(config.storage) / config.name / "ray" / mode
+    if mode == "train":
+        # Who holds the lease is the only one; a driver that was killed has left its own.
+        shutil.rmtree(parent, ignore_errors=True)
+    folder = parent / uuid4().hex
     folder.mkdir(parents=True)
     try:
         yield str(folder)

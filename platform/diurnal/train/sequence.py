@@ -76,8 +76,8 @@ class WorkerSequence:
 
     def train(self) -> None:
         """Fits the known increments, then those that the driver has more, until it has none."""
-        fits = self._start.fits
         try:
+            fits = self._start.fits or self._more()
             while fits and self._fit_all(fits):
                 self._committer.settle()
                 fits = self._more()

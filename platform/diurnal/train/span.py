@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from diurnal.config import Config
@@ -42,16 +42,26 @@ class Span:
         self._known |= {increment.id: increment for increment in found}
         return found
 
+    def wait_for_more(self, say: Callable[[str], None]) -> Sequence[Increment]:
+        """Waits without workers for what `more` gives; empty when nothing came."""
+        while (found := self.more()) is None:
+            time.sleep(LOOK_EVERY_S)
+        if not found and self._idle_since_s is not None:
+            say(f"waited {self._config.workers.keep_alive:g} s for more: nothing came")
+        return found
+
     def more(self) -> Sequence[Increment] | None:
         """Those that have become complete since the last look; None when there is none yet, () when none is waited for
         any more: `workers.keep_alive` is over, or the range is used up."""
+        if self._config.workers.keep_alive == 0 or self._is_used_up():
+            return ()
         if found := self._look():
             self._idle_since_s = None
             return found
         now_s = time.monotonic()
         self._idle_since_s = self._idle_since_s or now_s
         is_over = now_s - self._idle_since_s >= self._config.workers.keep_alive
-        return () if is_over or self._is_used_up() else None
+        return () if is_over else None
 
     def dataset(self, increment_id: str) -> Dataset | None:
         """What tracking is told of an increment's rows."""

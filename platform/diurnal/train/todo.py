@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from diurnal.data.ids import IncrementId
 from diurnal.data.partitions import Increment
 from diurnal.data.selection import cut_faults
 from diurnal.errors import DataError, Fault
@@ -19,6 +20,7 @@ def not_yet_trained(increments: Sequence[Increment], commits: Sequence[Commit]) 
     """
     trained = {commit.increment: commit for commit in commits if commit.is_final}
     newest = max(trained, default="")
+    newest_number = max((commit.number for commit in trained.values()), default=0)
     todo, done = [], []
     faults = cut_faults({name: commit.fingerprint for name, commit in trained.items()}, increments)
     for increment in increments:
@@ -34,12 +36,12 @@ def not_yet_trained(increments: Sequence[Increment], commits: Sequence[Commit]) 
             faults.append(Fault(increment.id, "an earlier increment", rule, "start a new lineage under another name"))
         else:
             todo.append(increment)
-    begun = [commit for commit in commits if not commit.is_final and commit.number > len(trained)]
+    begun = [commit for commit in commits if not commit.is_final and commit.number > newest_number]
     if todo and begun and begun[-1].increment != todo[0].id:
         found = f"{begun[-1].rows:,} rows of {begun[-1].increment} are learned, and the rest is not"
-        faults.append(
-            Fault(todo[0].id, found, "increments are finished in order", f"train {begun[-1].increment} first")
-        )
+        parts = IncrementId.parse(begun[-1].increment).parts
+        fix = f"train {begun[-1].increment} first, with data.parts = {parts}"
+        faults.append(Fault(todo[0].id, found, "increments are finished in order", fix))
     if faults:
         raise DataError(faults)
     return todo, done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from diurnal.config import Config
+from diurnal.ledger.records import Commit
 from diurnal.tracking import names
 from diurnal.tracking.mlflow import Dataset, IncrementRun, Status, Tracker
 from diurnal.tracking.plots import calibration_png
@@ -19,6 +21,9 @@ from diurnal.train.progress import Progress
 
 if TYPE_CHECKING:
     from diurnal.train.events import Desk, Event
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -38,6 +43,8 @@ class Outcome:
     """Age of the newest row of the version when it was committed."""
     resume_points: int = 0
     restarts: int = 0
+    num_restarts_before: int = 0
+    """Restarts of the run when the increment was begun."""
     replayed_rows: int = 0
     stall_s: float = 0.0
     """Seconds that training stood still for commits."""
@@ -96,6 +103,19 @@ class Watch:
         if event["kind"] in handlers:
             handlers[event["kind"]](event["increment"], event["data"])
 
+    def adopt(self, commit: Commit) -> None:
+        """A version that is there although nobody could tell of it any more."""
+        outcome = self.outcomes.get(commit.increment)
+        if outcome is None or not commit.is_final or outcome.version is not None:
+            return
+        outcome.version, outcome.path = commit.number, commit.path
+        if commit.watermark_us is not None:
+            outcome.freshness_s = time.time() - commit.watermark_us / 1e6
+        self.progress.row(_cells(outcome))
+        run = self.open_runs.pop(commit.increment, None)
+        if run is not None:
+            run.finish("FINISHED", version=commit.number, step_rows=outcome.rows)
+
     def end(self, status: Status) -> None:
         """Closes the runs of increments that were not committed."""
         self.progress.end()
@@ -125,7 +145,7 @@ class Watch:
         if increment in self.outcomes and self.outcomes[increment].version is None:
             self.outcomes[increment].restarts += 1
         else:
-            self.outcomes[increment] = Outcome(increment, data["rows"])
+            self.outcomes[increment] = Outcome(increment, data["rows"], num_restarts_before=len(self.restarts))
         dataset = self.announced(increment)
         if dataset is None:
             return
@@ -187,6 +207,7 @@ class Watch:
         outcome.version, outcome.path, outcome.increment_s = data["version"], data["directory"], data["increment_s"]
         outcome.replayed_rows = self.replayed_rows.get(increment, 0)
         learned = outcome.learned or {}
+        restarts = self.restarts[outcome.num_restarts_before :]
         if data["watermark_us"] is not None:
             outcome.freshness_s = time.time() - data["watermark_us"] / 1e6
         self.progress.row(_cells(outcome))
@@ -205,8 +226,9 @@ class Watch:
             names.CHECKPOINT_STALL_S: outcome.stall_s,
             names.CHECKPOINT_BYTES: data["bytes"],
             names.CLUSTER_WORLD_SIZE: self.model["world_size"],
-            names.CLUSTER_RESTARTS: sum(restart.kind == "restart" for restart in self.restarts),
-            names.CLUSTER_RESIZES: sum(restart.kind == "resize" for restart in self.restarts),
+            names.CLUSTER_RESTARTS: sum(restart.kind == "restart" for restart in restarts),
+            names.CLUSTER_RESIZES: sum(restart.kind == "resize" for restart in restarts),
+            names.CLUSTER_RECOVERY_S: sum(restart.recovery_s or 0.0 for restart in restarts),
             names.DATA_ROWS: learned["rows"],
             names.DATA_FRESHNESS_S: outcome.freshness_s,
         }
@@ -230,12 +252,23 @@ class Driver:
     def generation(self) -> int:
         return self._desk.generation
 
+    @property
+    def adopted(self) -> Sequence[Commit]:
+        return self._desk.adopted
+
     def handle(self, event: Event) -> None:
         self._desk.handle(event)
-        self._watch.handle(event)
+        try:
+            self._watch.handle(event)
+        except Exception:
+            # What people see is not worth the training.
+            _log.exception("%s of %s is not shown", event["kind"], event["increment"] or "the run")
 
     def answer(self, event: Event) -> Any:
-        return self._desk.answer(event)
+        answer = self._desk.answer(event)
+        for commit in self._desk.adopted if event["kind"] == "start" else ():
+            self._watch.adopt(commit)
+        return answer
 
 
 def _of(totals: dict[str, Any] | None, name: str) -> float | None:

@@ -50,7 +50,8 @@ def work(task: dict[str, Any]) -> None:
             sequence = WorkerSequence(spec, start, _device(workers.gpus), timeline, pulse, orders, _report)
             sequence.evaluate() if spec.mode == "evaluate" else sequence.train()
     except Exception as error:
-        spec.link.send("failed", orders.increment, rank=rank, rows=pulse.rows, error=f"{type(error).__name__}: {error}")
+        rows = pulse.rows if orders.learns else 0
+        spec.link.send("failed", orders.increment, rank=rank, rows=rows, error=f"{type(error).__name__}: {error}")
         # Ray Train hands the driver the bare exception; where it was raised would be lost.
         error.add_note(traceback.format_exc())
         raise

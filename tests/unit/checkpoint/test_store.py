@@ -50,7 +50,9 @@ def write(store: Store, number: int, attempt: int = 1, *, commit: bool = True) -
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store(tmp_path, "tiny")
+    store = Store(tmp_path, "tiny")
+    store.prepare()
+    return store
 
 
 def test_an_empty_store_has_no_version(store: Store) -> None:

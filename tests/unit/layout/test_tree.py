@@ -8,7 +8,9 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,14 @@ def test_no_file_names_a_machine_or_a_registry():
 
 def test_ci_script_can_be_run():
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_every_folder_of_tests_is_collected():
+    """pytest passes over folders named `dist` by itself."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and not path.name.startswith("_")}
+    passed_over = [name for name in folders for pattern in settings["norecursedirs"] if fnmatch(name, pattern)]
+    assert passed_over == []
 
 
 def test_files_stay_in_their_budget():
