@@ -296,7 +296,8 @@ class Lease:
                     self._until_s = time.monotonic() + self._lease_s / 4
                     continue
             if late_s >= 0:
-                self._lose(f"model {self.model}: the lease ran out, the ledger did not answer in time")
+                silent_s = self._lease_s + self._patience_s
+                self._lose(f"model {self.model}: the lease ran out, the ledger did not answer for {silent_s:g} s")
                 return
 
 
