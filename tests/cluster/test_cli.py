@@ -164,7 +164,7 @@ def test_what_a_person_got_wrong_is_one_message_and_exit_code_2(world, more: lis
 def test_a_killed_and_a_stopped_driver_leave_the_truth_and_the_same_command_goes_on(world, started) -> None:
     """mlflow/mlflow#5963: SIGTERM ends as KILLED, and FINISHED comes with a commit alone. A second driver is told who
     trains; after each end the same command just works."""
-    days = [world.write_day(0, 100), world.write_day(1, 60_000)]
+    days = [world.write_day(0, 100), world.write_day(1, 40_000)]
     more = ("--set", "workers.max=1", "--set", "workers.grace_s=30")
     command = arguments(world, "train", "--day", days[0], "--to", days[1], *more)
     first = started(*command)
