@@ -33,7 +33,6 @@ Kind = Literal[
     "resumed",
     "failed",
     "stalled",
-    "stacks",
     "note",
 ]
 
