@@ -23,7 +23,8 @@ COLUMNS = (
 """Title, width, format. `before`: the version before it scores the increment, none of which it has seen; `learning`:
 each row is scored just before it is learned; `NE of rate`: predicting the click rate seen so far."""
 
-PLAIN_EVERY_S = 5.0
+PLAIN_AFTER_S, PLAIN_EVERY_S = 1.0, 5.0
+"""Without a terminal: when the first line of a pass comes, and how far apart the next ones are."""
 
 
 class Progress:
@@ -44,7 +45,7 @@ class Progress:
 
     def begin(self, title: str, num_rows: int) -> None:
         self.end()
-        self._last_line_s = time.monotonic()
+        self._last_line_s = time.monotonic() - (PLAIN_EVERY_S - PLAIN_AFTER_S)
         if self._is_terminal:
             self._bar = tqdm(
                 total=num_rows, desc=title, unit="row", unit_scale=True, file=self._stream, leave=False, mininterval=0

@@ -245,3 +245,6 @@ def _scratch(config: Config, mode: Literal["train", "evaluate"]) -> Iterator[str
         yield str(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # a second run has its own folder beside it
+            parent.rmdir()
+            parent.parent.rmdir()
