@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from diurnal.config.daily import Days, Gate, Profile
 from diurnal.config.schema import Schema
 from diurnal.config.section import Broken, Count, Name, NotNegative, Positive, Section, rule
 
@@ -84,8 +85,18 @@ class Optim(Section):
     sparse: SparseOptimizer = SparseOptimizer()
     dense: DenseOptimizer = DenseOptimizer()
     schedule: Schedule = Schedule()
+    half_life_days: NotNegative = 0.0
+    """Between two increments AdaGrad's accumulators are multiplied by 0.5 ** (days between them / half_life_days), so
+    that a model that lives for long still learns; 0 leaves them alone. Those of sgd and adam need none."""
     max_skipped_steps: Annotated[int, Field(ge=0)] = 10
     """Steps of one increment that may be skipped because the loss was not finite; one more ends the run."""
+
+    @rule
+    def _what_ages_is_an_adagrad(self) -> Iterator[Broken]:
+        kinds = self.sparse.kind, self.dense.kind
+        if self.half_life_days > 0 and not any(kind.endswith("adagrad") for kind in kinds):
+            must = f"0 with sparse.kind = {kinds[0]} and dense.kind = {kinds[1]}, which have no accumulators to age"
+            yield Broken(self.half_life_days, must, "use 0, or an AdaGrad", ("half_life_days",))
 
 
 class Sharding(Section):
@@ -199,6 +210,9 @@ class Config(Section):
     ledger: Ledger = Ledger()
     tracking: Tracking = Tracking()
     metrics: Metrics = Metrics()
+    days: Days = Days()
+    profile: Profile = Profile()
+    gate: Gate = Gate()
     dataset: Schema
     """The content of `data.schema_file`."""
 
@@ -219,6 +233,14 @@ class Config(Section):
             must = f"the global batch is a multiple of the {lanes} streams"
             fix = f"use {max(lanes, rows - rows % lanes)}, or set data.streams"
             yield Broken(rows, must, fix, ("data", "batch_rows"))
+
+    @rule
+    def _segments_are_features_with_one_id(self) -> Iterator[Broken]:
+        known = {f.name for f in self.dataset.sparse if not f.many}
+        for name in self.gate.segments:
+            if name not in known:
+                must = f"a sparse feature with one id a row: {', '.join(sorted(known))}"
+                yield Broken(name, must, "correct the name", ("gate", "segments"))
 
     @rule
     def _placement_names_tables(self) -> Iterator[Broken]:

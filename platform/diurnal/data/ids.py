@@ -74,6 +74,11 @@ class IncrementId:
         return begin + self._folder_time * (self.part - 1) / self.parts
 
     @property
+    def folder_end(self) -> datetime:
+        """The first instant after the day or hour of the folder, UTC."""
+        return self.whole.start + self._folder_time
+
+    @property
     def place(self) -> int:
         """Days since 1970-01-01, hours for an hour, times `parts` and so many further for a part: neighbours are one
         apart."""
@@ -83,6 +88,35 @@ class IncrementId:
     @property
     def _folder_time(self) -> timedelta:
         return timedelta(days=1) if self.hour is None else timedelta(hours=1)
+
+
+def days_between(earlier: str, later: str) -> float:
+    """From the first instant of one increment to that of another, in days: 1 from a day to the next one, 1/24 from an
+    hour to the next one, and days that are missing in between count. Never below 0, also when the names stand the
+    other way round.
+
+    Raises:
+        ValueError: one is no name of an increment.
+    """
+    passed = IncrementId.parse(later).start - IncrementId.parse(earlier).start
+    return max(0.0, passed / timedelta(days=1))
+
+
+def folders_between(earlier: IncrementId, later: IncrementId) -> list[IncrementId]:
+    """The folders that the calendar has between those of two increments, in order; none when they are neighbours.
+
+    They are hours between two hours, and days between two days. Where one is an hour and the other a whole day, the
+    day of the hour has hours, and the others are days.
+    """
+    hourly_days = {name.day for name in (earlier, later) if name.hour is not None}
+    is_hourly = earlier.hour is not None and later.hour is not None
+    found: list[IncrementId] = []
+    begin = earlier.folder_end
+    while begin < later.whole.start:
+        has_hours = is_hourly or begin.date() in hourly_days
+        found.append(IncrementId(begin.date(), begin.hour if has_hours else None))
+        begin = found[-1].folder_end
+    return found
 
 
 def _read(day: str, hour: str | None, part: str | None, parts: str | None) -> IncrementId | None:
