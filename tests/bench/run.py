@@ -8,6 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import aging
 import bench_encode
 import bench_job
 
@@ -20,7 +21,7 @@ MEANING = {
 
 
 def main() -> None:
-    result = {**bench_encode.bench(), **bench_job.bench()}
+    result = {**bench_encode.bench(), **bench_job.bench(), "aging": aging.bench()}
     Path("build").mkdir(exist_ok=True)
     Path("build/bench.json").write_text(json.dumps(result, indent=2))
     for name, aim in AIMS.items():
@@ -30,6 +31,10 @@ def main() -> None:
     print(f"{'first_step_s':25}{result['first_step_s']:6.1f}   from the command to the first step, of which")
     for part, seconds in result["first_step_parts_s"].items():
         print(f"{'':25}{seconds:6.1f}   {part}")
+    for half_life, late in result["aging"]["half_life_days"].items():
+        excess, gain, error = (late[name] for name in ("excess_ne_pct", "gain_pct", "gain_standard_error"))
+        what = f"excess NE in % with a half-life of {half_life} days, {gain:.2f} +- {error:.2f} below none"
+        print(f"{'aging':25}{excess:6.2f}   {what}")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,17 @@ class History:
         """Visible versions, by number."""
         return [self.store.at(commit.path) for commit in self.commits() if commit.is_final]
 
+    def parent(self) -> Commit | None:
+        """The version that the next one goes on from: the newest that was not rejected."""
+        rejected = {version.number for version in self._ledger.versions(self._model) if version.rejected}
+        versions = [commit for commit in self.commits() if commit.is_final and commit.number not in rejected]
+        return max(versions, key=lambda commit: commit.number, default=None)
+
+    def standing(self) -> list[Commit]:
+        """Visible commits without versions whose increments are to be trained again."""
+        gone = {v.number for v in self._ledger.versions(self._model) if v.verdict == "superseded"}
+        return [commit for commit in self.commits() if commit.number not in gone]
+
     def newest(self) -> Commit | None:
         """The newest visible commit: of a version, or a resume point on the way to the next."""
         commits = self.commits()
@@ -114,5 +125,6 @@ class History:
             rows=lineage.position.rows,
             path=self.store.path_of(version),
             watermark_us=lineage.watermark_us,
+            parent=lineage.parent,
             created_at=manifest.created_at,
         )

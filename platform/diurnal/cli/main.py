@@ -6,6 +6,7 @@ import click
 
 from diurnal import __version__
 from diurnal.cli.check import doctor, validate
+from diurnal.cli.daily import backfill, daily, ledger, promote, rollback, status
 from diurnal.cli.learn import evaluate, train
 
 
@@ -19,7 +20,7 @@ def main() -> None:
     """
 
 
-for command in (doctor, validate, train, evaluate):
+for command in (doctor, validate, train, evaluate, daily, backfill, status, promote, rollback, ledger):
     main.add_command(command)
 
 

@@ -42,6 +42,42 @@ class ParquetFile:
     def num_rows(self) -> int:
         return sum(self.row_group_rows)
 
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> ParquetFile:
+        return ParquetFile(data["path"], data["size_bytes"], tuple(data["row_group_rows"]))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Rows of an increment that are left to the next version, so that this one can be judged on them.
+
+    `data.holdout` says which rows they are, and has copied them.
+    """
+
+    key: int
+    """64 bits that the hash of a row is mixed with."""
+    threshold: int
+    """Rows whose hash is below are held out."""
+    column: str
+    """Of request ids, whose rows are held out together; empty: each row by its position."""
+    num_rows: int
+    audit: tuple[int, ...]
+    """`data.audit.RowAudit` of their positions."""
+    files: tuple[ParquetFile, ...]
+    """Copies of these rows: one file for each set of column types that the increment's files have."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> HeldOut:
+        files = tuple(map(ParquetFile.from_json, data["files"]))
+        return HeldOut(**{**data, "audit": tuple(data["audit"]), "files": files})
+
+
+JOINED_ROW = 1 << 62
+"""Position of the first joined row: they are told from an increment's own rows, whatever their numbers are."""
+
 
 @dataclass(frozen=True)
 class Increment:
@@ -64,14 +100,31 @@ class Increment:
     """The increment is the rows [first_row, stop_row) of its folder, in file order."""
     stop_row: int | None = None
     """None is the folder's end."""
+    joined: tuple[ParquetFile, ...] = ()
+    """Rows that were held out of increments before: they are learned here, before its own."""
+    held_out: HeldOut | None = None
+    """Rows of its own that are read, and not learned."""
 
     @property
     def folder_rows(self) -> int:
         return sum(file.num_rows for file in self.files)
 
     @property
-    def num_rows(self) -> int:
+    def num_own_rows(self) -> int:
         return (self.folder_rows if self.stop_row is None else self.stop_row) - self.first_row
+
+    @property
+    def num_joined_rows(self) -> int:
+        return sum(file.num_rows for file in self.joined)
+
+    @property
+    def num_rows(self) -> int:
+        """All that are read: joined ones and its own, also those that are held out."""
+        return self.num_joined_rows + self.num_own_rows
+
+    def own(self) -> Increment:
+        """Its own rows, all of them, and no others."""
+        return replace(self, joined=(), held_out=None) if self.joined or self.held_out else self
 
     def cut(self, parts: int) -> list[Increment]:
         """Parts of the whole folder, whose rows are each in one of them, and whose sizes differ by at most one.
@@ -80,6 +133,7 @@ class Increment:
         and their names follow from `parts` alone. One part is the increment itself.
         """
         assert (self.first_row, self.stop_row) == (0, None), f"{self.id} is cut already"
+        assert self.own() is self, f"{self.id} has rows joined or held out"
         if parts == 1:
             return [self]
         size, longer = divmod(self.folder_rows, parts)
@@ -100,10 +154,12 @@ class Increment:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Increment:
-        files = tuple(ParquetFile(f["path"], f["size_bytes"], tuple(f["row_group_rows"])) for f in data["files"])
+        files, joined = (tuple(map(ParquetFile.from_json, data.get(key, ()))) for key in ("files", "joined"))
         lists = {key: tuple(data[key]) for key in ("quarantined_files", "missing_optional")}
         rows = {key: data[key] for key in ("first_row", "stop_row") if key in data}
-        return Increment(data["id"], data["path"], files, data["fingerprint"], **lists, **rows)
+        held_out = HeldOut.from_json(data["held_out"]) if data.get("held_out") else None
+        rest = {**lists, **rows, "joined": joined, "held_out": held_out}
+        return Increment(data["id"], data["path"], files, data["fingerprint"], **rest)
 
 
 def same_folder(fingerprint: str, other: str) -> bool:

@@ -16,8 +16,9 @@ from diurnal.config import Schema
 from diurnal.data.columns import encoded_columns
 from diurnal.data.encode import encode
 from diurnal.data.encoded import Encoded
+from diurnal.data.holdout import is_held_out
 from diurnal.data.packed import PackedBatch, error_block
-from diurnal.data.partitions import open_filesystem
+from diurnal.data.partitions import JOINED_ROW, HeldOut, open_filesystem
 from diurnal.data.streams import LaneTask, ReadTask, RowRange, Window, permutation
 from diurnal.errors import DataError, DiurnalError, Fault
 
@@ -30,7 +31,7 @@ class Piece(NamedTuple):
 
     rows: Encoded
     row_index: np.ndarray
-    """(n,) int64 position in the increment, in file order."""
+    """(n,) int64 position in the increment, in file order; -1 where the row is held out."""
 
 
 def read_batches(task: ReadTask, schema: Schema, dataset: str) -> Iterator[PackedBatch]:
@@ -42,10 +43,12 @@ def read_batches(task: ReadTask, schema: Schema, dataset: str) -> Iterator[Packe
     Raises:
         DataError: a file cannot be read, is not what was planned, or holds a value that the schema refuses.
     """
-    lanes = [_Lane(lane, schema, dataset) for lane in task.lanes]
+    lanes = [_Lane(lane, schema, dataset, task.held_out) for lane in task.lanes]
     nothing = Piece(Encoded.empty(len(schema.dense), len(schema.sparse)), np.empty(0, np.int64))
     for step in range(task.first_step, task.first_step + task.num_steps):
         pieces = [piece for lane in lanes for piece in lane.next_rows(task.lane_rows(lane.task, step))]
+        if task.held_out is not None:
+            pieces = [_learned(piece) for piece in pieces]
         yield PackedBatch.pack(pieces or [nothing], step, task.batch_rows)
 
 
@@ -65,9 +68,9 @@ def run_read_tasks(tasks: pa.Table, schema: Schema, dataset: str) -> Iterator[pa
 class _Lane:
     """Gives the rows of one stream, a step at a time; holds a piece of a file, or a window when shuffled."""
 
-    def __init__(self, task: LaneTask, schema: Schema, dataset: str) -> None:
+    def __init__(self, task: LaneTask, schema: Schema, dataset: str, held_out: HeldOut | None) -> None:
         self.task = task
-        self._pieces = _lane_pieces(task, schema, dataset)
+        self._pieces = _lane_pieces(task, schema, dataset, held_out)
         self._rest: Piece | None = None
 
     def next_rows(self, num_rows: int) -> list[Piece]:
@@ -84,10 +87,19 @@ class _Lane:
         return taken
 
 
-def _lane_pieces(task: LaneTask, schema: Schema, dataset: str) -> Iterator[Piece]:
+def _learned(piece: Piece) -> Piece:
+    """Without the rows that are held out: their place in the step's batch becomes padding."""
+    is_learned = piece.row_index >= 0
+    if is_learned.all():
+        return piece
+    rows = np.flatnonzero(is_learned)
+    return Piece(piece.rows.take(rows), piece.row_index[rows])
+
+
+def _lane_pieces(task: LaneTask, schema: Schema, dataset: str, held_out: HeldOut | None) -> Iterator[Piece]:
     filesystem, _ = open_filesystem(dataset)
     for window in task.windows:
-        pieces = _window_pieces(window, schema, filesystem)
+        pieces = _window_pieces(window, schema, filesystem, held_out)
         yield from pieces if window.shuffle_key is None else [_shuffled(list(pieces), window)]
 
 
@@ -97,11 +109,15 @@ def _shuffled(pieces: list[Piece], window: Window) -> Piece:
     return Piece(Encoded.concat([piece.rows for piece in pieces]).take(order), row_index[order])
 
 
-def _window_pieces(window: Window, schema: Schema, filesystem: fs.FileSystem) -> Iterator[Piece]:
+def _window_pieces(
+    window: Window, schema: Schema, filesystem: fs.FileSystem, held_out: HeldOut | None
+) -> Iterator[Piece]:
     for path, ranges in groupby(window.ranges, lambda rows: rows.path):
         try:
-            with filesystem.open_input_file(path) as source:
-                yield from _file_pieces(source, list(ranges), schema)
+            # Rows that were held out of other increments may lie elsewhere than the dataset.
+            system, place = open_filesystem(path) if "://" in path else (filesystem, path)
+            with system.open_input_file(place) as source:
+                yield from _file_pieces(source, list(ranges), schema, held_out)
         except (OSError, pa.ArrowException) as error:
             must, fix = "a file that can be read as it was planned", "write it again, or plan the increment anew"
             raise DataError([Fault(path, str(error), must, fix)]) from error
@@ -109,14 +125,19 @@ def _window_pieces(window: Window, schema: Schema, filesystem: fs.FileSystem) ->
             raise DataError([Fault(f"{path}: {f.where}", f.found, f.rule, f.fix) for f in error.faults]) from error
 
 
-def _file_pieces(source: pa.NativeFile, ranges: Sequence[RowRange], schema: Schema) -> Iterator[Piece]:
+def _file_pieces(
+    source: pa.NativeFile, ranges: Sequence[RowRange], schema: Schema, held_out: HeldOut | None
+) -> Iterator[Piece]:
     """Decodes row groups from their start, since Parquet has no way into the middle of one, and stops early."""
     if source.size() != ranges[0].file_bytes:
         raise OSError(f"{source.size()} bytes; there were {ranges[0].file_bytes} when it was planned")
     footer = pq.read_metadata(source)
     file = pq.ParquetFile(source, metadata=footer, read_dictionary=_string_leaves(footer, schema))
     stored = set(footer.schema.to_arrow_schema().names)
-    names = [name for name in encoded_columns(schema) if name in stored]
+    if ranges[0].first_row >= JOINED_ROW:
+        held_out = None
+    wanted = encoded_columns(schema) + ([held_out.column] if held_out is not None and held_out.column else [])
+    names = [name for name in dict.fromkeys(wanted) if name in stored]
     for run in _runs(ranges, footer):
         row_index = np.concatenate([np.arange(rows.first_row, rows.first_row + rows.num_rows) for rows in run])
         skip, taken = run[0].start, 0
@@ -125,7 +146,10 @@ def _file_pieces(source: pa.NativeFile, ranges: Sequence[RowRange], schema: Sche
             size = min(batch.num_rows - start, len(row_index) - taken)
             skip -= start
             if size:
-                yield Piece(encode(batch.slice(start, size), schema), row_index[taken : taken + size])
+                rows, positions = batch.slice(start, size), row_index[taken : taken + size]
+                if held_out is not None:
+                    positions = np.where(is_held_out(rows, positions, held_out), -1, positions)
+                yield Piece(encode(rows, schema), positions)
             taken += size
             if taken == len(row_index):
                 break

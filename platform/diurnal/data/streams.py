@@ -14,7 +14,7 @@ be partial: its rows are split into V lanes whose sizes differ by at most one. H
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from diurnal.data.hashing import mix64
-from diurnal.data.partitions import Increment, ParquetFile
+from diurnal.data.partitions import JOINED_ROW, HeldOut, Increment, ParquetFile
 
 Order = Literal["file", "shuffled"]
 
@@ -42,7 +42,7 @@ class RowRange:
     start: int
     stop: int
     first_row: int
-    """Position of row `start` in the increment, in file order."""
+    """Position of row `start` in the increment, in file order; from `JOINED_ROW` on for joined rows."""
 
     @property
     def num_rows(self) -> int:
@@ -86,6 +86,8 @@ class ReadTask:
     """Rows of every local batch, padding included."""
     lanes: tuple[LaneTask, ...]
     """In the order of streams; empty on a rank without streams, whose batches are padding alone."""
+    held_out: HeldOut | None = None
+    """Rows that become padding: they are in the steps, and are not learned there."""
 
     def real_rows(self, step: int) -> int:
         """Real rows of the local batch of a step, counted from the increment's first one."""
@@ -167,10 +169,15 @@ class StreamPlan:
                         self._lane_task(rank + i * world_size, lane, step - block * self.block_steps, end - step)
                         for i, lane in enumerate(lanes)
                     ),
+                    held_out=self.increment.held_out,
                 )
             )
             step = end
         return tasks
+
+    def of_own_rows(self) -> StreamPlan:
+        """The same for the increment's own rows, with those that are held out."""
+        return replace(self, increment=self.increment.own())
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"increment": self.increment.to_json()}
@@ -228,11 +235,16 @@ class StreamPlan:
 
     @cached_property
     def _sequence(self) -> _Sequence:
-        groups = [(f, i, rows) for f in self.increment.files for i, rows in enumerate(f.row_group_rows)]
-        rows = np.array([g[2] for g in groups], np.int64)
+        joined, own = (_groups(files) for files in (self.increment.joined, self.increment.files))
+        groups = [*joined, *own]
+        joined_rows, rows = (np.array([g[2] for g in part], np.int64) for part in (joined, own))
         begin = np.cumsum(rows) - rows - self.increment.first_row
-        first = np.clip(begin, 0, self.num_rows)
-        sizes = np.clip(begin + rows, 0, self.num_rows) - first
+        first = np.clip(begin, 0, self.increment.num_own_rows)
+        sizes = np.clip(begin + rows, 0, self.increment.num_own_rows) - first
+        # Joined rows are whole files, before the others, and have positions of their own.
+        joined_first = np.cumsum(joined_rows) - joined_rows + JOINED_ROW
+        begin, first = np.concatenate([joined_first, begin]), np.concatenate([joined_first, first])
+        sizes = np.concatenate([joined_rows, sizes])
         chosen = np.flatnonzero(sizes)
         if self.order == "shuffled":
             chosen = chosen[permutation(len(chosen), _key(self.seed, self.increment_id, -1))]
@@ -258,6 +270,11 @@ class StreamPlan:
         return tuple(ranges)
 
 
+def _groups(files: tuple[ParquetFile, ...]) -> list[tuple[ParquetFile, int, int]]:
+    """File, index and rows of each row group."""
+    return [(file, index, rows) for file in files for index, rows in enumerate(file.row_group_rows)]
+
+
 class _Sequence(NamedTuple):
     """The row groups that have rows of the increment, in the order of the plan."""
 
@@ -265,7 +282,7 @@ class _Sequence(NamedTuple):
     skips: np.ndarray
     """Rows at the beginning of each that are not the increment's."""
     first_rows: np.ndarray
-    """Where the rest of each starts in the increment's file order."""
+    """Position of the first row of the rest of each."""
     starts: np.ndarray
     """Where it starts in the sequence; one more entry."""
 

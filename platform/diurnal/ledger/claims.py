@@ -6,18 +6,21 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Self
+from typing import Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
 from diurnal.errors import LeaseHeld
-from diurnal.ledger import records
+from diurnal.ledger import decisions, increments, records
 from diurnal.ledger.database import Database
+from diurnal.ledger.decisions import ANY
 from diurnal.ledger.holders import Holder
 from diurnal.ledger.lease import Lease, holder_of, lease_row, who
-from diurnal.ledger.records import Attempt, Commit, Event
+from diurnal.ledger.records import Attempt, Commit, Event, IncrementRecord, Promotion, VersionRecord, Writer
 from diurnal.ledger.schema import ATTEMPTS, LEASES
+
+T = TypeVar("T")
 
 
 class Ledger:
@@ -76,9 +79,64 @@ class Ledger:
         """In the order in which they began."""
         return self._database.read(lambda connection: records.attempts_of(connection, model, increment))
 
-    def events(self, model: str | None = None, limit: int | None = None) -> list[Event]:
-        """The newest `limit`, oldest first."""
-        return self._database.read(lambda connection: records.events_of(connection, model, limit))
+    def events(
+        self, model: str | None = None, limit: int | None = None, kind: str | None = None, increment: str | None = None
+    ) -> list[Event]:
+        """The newest `limit` of those asked for, oldest first."""
+        return self._database.read(lambda connection: records.events_of(connection, model, limit, kind, increment))
+
+    def increments(self, model: str) -> list[IncrementRecord]:
+        """All that the model has ever heard of, by name."""
+        return self._database.read(lambda connection: increments.increments_of(connection, model))
+
+    def versions(self, model: str) -> list[VersionRecord]:
+        """The visible ones, by number."""
+        return self._database.read(lambda connection: decisions.versions_of(connection, model))
+
+    def promotions(self, model: str) -> list[Promotion]:
+        """Every change of the champion, in order."""
+        return self._database.read(lambda connection: decisions.promotions_of(connection, model))
+
+    def champion(self, model: str) -> int | None:
+        return self._database.read(lambda connection: decisions.champion_of(connection, model))
+
+    def rollback_target(self, model: str) -> int | None:
+        """The champion after a rollback: the last one before this one that is there and was not taken back."""
+        return self._database.read(lambda connection: decisions.rollback_target_of(connection, model))
+
+    def promote(self, model: str, number: int, reason: str = "", expected: object = ANY) -> bool:
+        """Makes a version the champion, whatever the gate said; also while somebody else trains the model.
+
+        Args:
+            expected: the champion that it is to replace, or None for no champion; any when left out.
+
+        Returns:
+            Whether it was not the champion already.
+
+        Raises:
+            PromotionError: there is no such version, it is superseded, or another one than `expected` is the champion.
+        """
+        return self._decide(model, lambda writer: decisions.promote(writer, number, reason, expected))
+
+    def rollback(self, model: str, reason: str = "") -> int:
+        """Makes `rollback_target` the champion again, and says which it is; also while somebody else trains the model.
+        Nothing goes on from the version that it leaves, until a person promotes that one again.
+
+        Raises:
+            PromotionError: there is none to go back to.
+        """
+        ticket = secrets.token_hex(16)
+        return self._decide(model, lambda writer: decisions.roll_back(writer, reason, ticket))
+
+    def _decide(self, model: str, work: Callable[[Writer], T]) -> T:
+        """Without the lease, but after or before whatever its holder writes, never in the middle of it."""
+        actor = str(Holder.here())
+
+        def locked(connection: sa.Connection) -> T:
+            lease_row(connection, model, lock=True)
+            return work(Writer(self._database, connection, model, actor))
+
+        return self._database.write(locked)
 
     def _add_model(self, connection: sa.Connection, model: str) -> None:
         if lease_row(connection, model, lock=False) is not None:

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from diurnal.errors import DiurnalError, LeaseLost
-from diurnal.ledger import records
+from diurnal.ledger import decisions, increments, records
 from diurnal.ledger.database import Database
 from diurnal.ledger.holders import Holder
-from diurnal.ledger.records import Commit, Outcome
+from diurnal.ledger.records import Commit, IncrementState, Outcome, Verdict, Writer
 from diurnal.ledger.schema import ATTEMPTS, LEASES
 
 _log = logging.getLogger(__name__)
@@ -114,6 +114,8 @@ class Lease:
     def publish(self, commit: Commit) -> None:
         """Makes a commit visible, if and only if its token is still the newest. Doing so twice changes nothing.
 
+        The increment of a final one is `trained` from then on.
+
         Raises:
             LeaseLost: also for a commit that was written under an older lease; this one stays as it is then.
             ValueError: another commit, or one that was withdrawn, had this path.
@@ -126,7 +128,9 @@ class Lease:
             )
 
         def work(connection: sa.Connection) -> None:
-            if records.add_commits(connection, [commit], self._database.now_us(connection)):
+            added = records.add_commits(connection, [commit], self._database.now_us(connection))
+            increments.keep_trained(self._writer(connection), added)
+            if added:
                 data = {"path": commit.path, "number": commit.number, "attempt": commit.attempt, "rows": commit.rows}
                 data |= {"steps": commit.steps, "num_steps": commit.num_steps, "global_step": commit.global_step}
                 self._add_event(connection, "version" if commit.is_final else "commit", commit.increment, data=data)
@@ -151,6 +155,71 @@ class Lease:
                 self._add_event(connection, "withdraw", data={"paths": hidden})
 
         self._write(work)
+
+    def mark(
+        self,
+        increment: str,
+        state: IncrementState,
+        *,
+        fingerprint: str | None = None,
+        rows: int | None = None,
+        reason: str = "",
+        version: int | None = None,
+        profile: Mapping[str, Any] | None = None,
+        scored: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Says where an increment stands; what is left out stays as it was.
+
+        With another fingerprint than before, `rows`, `profile` and `scored` are forgotten, since they were those of
+        other files. An event is kept when the state, its reason or the fingerprint changes.
+        """
+        given = {"fingerprint": fingerprint, "rows": rows, "version": version, "profile": profile, "scored": scored}
+        self._write(lambda connection: increments.mark(self._writer(connection), increment, state, reason, **given))
+
+    def judge(
+        self,
+        number: int,
+        verdict: Verdict,
+        reason: str,
+        *,
+        evidence: Mapping[str, Any],
+        rejected: bool,
+        state: IncrementState,
+        expected_champion: int | None,
+        promote: bool,
+    ) -> bool:
+        """Keeps the verdict on a version, the state of its increment, and the promotion, all or nothing.
+
+        Args:
+            evidence: what the verdict was made from.
+            rejected: nothing is to go on from it.
+            state: of its increment from then on.
+            expected_champion: the one that it was compared with.
+            promote: make it the champion.
+
+        Returns:
+            False, and nothing has changed, when another champion was promoted meanwhile. True for a version that was
+            judged before, by the gate or by a person: what was decided then stands, and nothing has changed either.
+
+        Raises:
+            ValueError: there is no such version.
+        """
+
+        def work(connection: sa.Connection) -> bool:
+            decision = decisions.Decision(verdict, reason, evidence, rejected, state, expected_champion, promote)
+            return decisions.judge(self._writer(connection), number, decision)
+
+        return self._write(work)
+
+    def supersede(self, numbers: Iterable[int], days: Iterable[str], reason: str) -> None:
+        """Takes versions back that are about to be trained again: nothing goes on from them, they are not promoted any
+        more, and resume points from the first of them on are withdrawn. The champion stays who it is.
+
+        Raises:
+            ValueError: there is no such version.
+        """
+        versions, again = sorted(set(numbers)), sorted(set(days))
+        self._write(lambda connection: decisions.supersede(self._writer(connection), versions, again, reason))
 
     def begin_attempt(self, increment: str, number: int, world_size: int, rows: int = 0, replayed_rows: int = 0) -> int:
         """The number of a new attempt at an increment, from 1; it is kept before this returns.
@@ -206,6 +275,7 @@ class Lease:
     def rebuild(self, commits: Iterable[Commit]) -> int:
         """Registers commits that were found in the store, if the ledger has never known one of this model.
 
+        The increments of versions are `trained` then; verdicts and promotions are not in the store.
         `token` gets above theirs, so that it goes on growing in a ledger that was lost. Says how many there were.
         """
         found = sorted(commits, key=lambda commit: (commit.number, commit.global_step, commit.attempt))
@@ -216,7 +286,8 @@ class Lease:
                 return 0, self.token
             token = max(self.token, 1 + max(commit.token for commit in found))
             connection.execute(LEASES.update().where(self._mine()).values(token=token))
-            records.add_commits(connection, found, self._database.now_us(connection))
+            added = records.add_commits(connection, found, self._database.now_us(connection))
+            increments.keep_trained(self._writer(connection), added)
             self._add_event(connection, "rebuild", data={"commits": len(found), "token": token})
             return len(found), token
 
@@ -264,6 +335,9 @@ class Lease:
             if not self.lost.is_set():
                 self.lost_reason = reason
                 self.lost.set()
+
+    def _writer(self, connection: sa.Connection) -> Writer:
+        return Writer(self._database, connection, self.model, self.holder)
 
     def _add_event(self, connection: sa.Connection, kind: str, *about: Any, **more: Any) -> None:
         records.add_event(self._database, connection, self.model, self.holder, kind, *about, **more)

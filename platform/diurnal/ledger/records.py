@@ -1,4 +1,7 @@
-"""What the ledger keeps of a model: commits, attempts, events. Each function works inside its caller's transaction."""
+"""What the ledger keeps of a model: commits, attempts, events here, the rest in the modules beside this one.
+
+Each function works inside its caller's transaction.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,22 @@ import sqlalchemy as sa
 from diurnal.ledger.database import Database
 from diurnal.ledger.schema import ATTEMPTS, COMMITS, EVENTS
 
-Outcome = Literal["committed", "failed", "killed", "resized", "interrupted"]
+Outcome = Literal["committed", "failed", "killed", "resized", "interrupted", "held"]
+IncrementState = Literal[
+    "seen",
+    "ready",
+    "claimed",
+    "profiled",
+    "trained",
+    "judged",
+    "promoted",
+    "held",
+    "failed",
+    "superseded",
+    "skipped",
+]
+"""`judged` is an increment whose version is undecided."""
+Verdict = Literal["promote", "hold", "undecided", "superseded"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +58,8 @@ class Commit:
     watermark_us: int | None
     """Newest event time that was learned, in microseconds since the epoch, UTC."""
     created_at: str
+    parent: int | None = None
+    """Version that it goes on from; None for one that began with nothing."""
 
     @property
     def is_final(self) -> bool:
@@ -84,6 +104,83 @@ class Event:
     data: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class IncrementRecord:
+    """How far the model has come with an increment."""
+
+    model: str
+    increment: str
+    fingerprint: str
+    """Of its files as they were last looked at; empty before that."""
+    rows: int | None
+    """Rows of those files; where nobody has counted them, those that its version learned."""
+    state: IncrementState
+    reason: str
+    version: int | None
+    """The last one that learned it."""
+    profile: dict[str, Any] | None
+    scored: dict[str, Any] | None
+    """What the champion's scores of it came to before it was learned."""
+    first_seen_at: str
+    updated_at: str
+    first_seen_us: int
+    """`first_seen_at` in microseconds since the epoch, UTC."""
+    actor: str
+    """Who brought it into this state."""
+
+
+@dataclass(frozen=True)
+class VersionRecord:
+    """A visible version, and what was decided about it."""
+
+    model: str
+    number: int
+    increment: str
+    parent: int | None
+    path: str
+    fingerprint: str
+    watermark_us: int | None
+    created_at: str
+    verdict: Verdict | Literal[""]
+    """Empty until it is judged. The gate's, which stays what it was when a person decides otherwise later; a person's
+    where the gate has not spoken."""
+    rejected: bool
+    """Nothing goes on from it."""
+    reason: str
+    """Of the last decision about it, the gate's or a person's."""
+    evidence: dict[str, Any] | None
+    judged_at: str | None
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """A change of the champion."""
+
+    id: int
+    model: str
+    number: int
+    """The champion from then on."""
+    previous: int | None
+    """The champion until then."""
+    kind: Literal["promote", "rollback"]
+    reason: str
+    actor: str
+    at: str
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Who writes about which model, within one transaction."""
+
+    database: Database
+    connection: sa.Connection
+    model: str
+    actor: str
+
+    def event(self, kind: str, increment: str = "", reason: str = "", data: Mapping[str, Any] | None = None) -> None:
+        add_event(self.database, self.connection, self.model, self.actor, kind, increment, reason, data)
+
+
 _COMMIT_FIELDS = tuple(field.name for field in fields(Commit))
 
 
@@ -105,21 +202,21 @@ def is_known(connection: sa.Connection, model: str) -> bool:
     return connection.execute(sa.select(COMMITS.c.path).where(COMMITS.c.model == model).limit(1)).first() is not None
 
 
-def add_commits(connection: sa.Connection, commits: Iterable[Commit], now_us: int) -> int:
-    """Makes commits visible, those that are not yet; says how many.
+def add_commits(connection: sa.Connection, commits: Iterable[Commit], now_us: int) -> list[Commit]:
+    """Makes commits visible, those that are not yet; says which.
 
     Raises:
         ValueError: the path was used before, by another commit or by one that was withdrawn since; or the version is
             there already, under another path.
     """
-    added = 0
+    added: list[Commit] = []
     for commit in commits:
         here = (COMMITS.c.model == commit.model) & (COMMITS.c.path == commit.path)
         there = connection.execute(sa.select(COMMITS).where(here)).mappings().first()
         if there is None:
             _refuse_a_second_version(connection, commit)
             connection.execute(COMMITS.insert().values(**asdict(commit), published_us=now_us))
-            added += 1
+            added.append(commit)
         elif there["withdrawn_us"] is not None:
             raise ValueError(f"{commit.model}: {commit.path} was withdrawn and cannot be published again")
         elif Commit(**{name: there[name] for name in _COMMIT_FIELDS}) != commit:
@@ -212,11 +309,14 @@ def add_event(
     connection.execute(EVENTS.insert().values(**values, at_us=database.now_us(connection), data=told))
 
 
-def events_of(connection: sa.Connection, model: str | None, limit: int | None) -> list[Event]:
-    """The newest `limit`, oldest first."""
+def events_of(
+    connection: sa.Connection, model: str | None, limit: int | None, kind: str | None, increment: str | None
+) -> list[Event]:
+    """The newest `limit` of those asked for, oldest first."""
     query = sa.select(EVENTS).order_by(EVENTS.c.id.desc()).limit(limit)
-    if model is not None:
-        query = query.where(EVENTS.c.model == model)
+    for column, wanted in ((EVENTS.c.model, model), (EVENTS.c.kind, kind), (EVENTS.c.increment, increment)):
+        if wanted is not None:
+            query = query.where(column == wanted)
     found = []
     for row in connection.execute(query).mappings():
         values = dict(row)

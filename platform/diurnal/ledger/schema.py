@@ -10,6 +10,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from diurnal.errors import ConfigError, Fault
+from diurnal.ledger import migrations
 
 METADATA = sa.MetaData()
 
@@ -49,6 +50,7 @@ COMMITS = sa.Table(
     sa.Column("created_at", sa.Text, nullable=False),
     sa.Column("published_us", sa.BigInteger, nullable=False),
     sa.Column("withdrawn_us", sa.BigInteger),  # visible while it is null
+    sa.Column("parent", sa.BigInteger),
 )
 
 ATTEMPTS = sa.Table(
@@ -83,7 +85,51 @@ EVENTS = sa.Table(
     sa.Column("data", sa.Text, nullable=False),  # JSON
 )
 
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = ()
+INCREMENTS = sa.Table(
+    "ledger_increments",
+    METADATA,
+    sa.Column("model", sa.Text, primary_key=True),
+    sa.Column("increment", sa.Text, primary_key=True),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("rows", sa.BigInteger),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("version", sa.BigInteger),
+    sa.Column("profile", sa.Text),  # JSON, and so is `scored`
+    sa.Column("scored", sa.Text),
+    sa.Column("first_seen_us", sa.BigInteger, nullable=False),
+    sa.Column("updated_us", sa.BigInteger, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+)
+
+VERDICTS = sa.Table(
+    "ledger_verdicts",
+    METADATA,
+    sa.Column("model", sa.Text, primary_key=True),
+    sa.Column("path", sa.Text, primary_key=True),  # of a final commit; there is no row before it is judged
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("verdict", sa.Text, nullable=False),
+    sa.Column("rejected", sa.Boolean, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("evidence", sa.Text),  # JSON
+    sa.Column("judged_us", sa.BigInteger, nullable=False),
+)
+
+PROMOTIONS = sa.Table(
+    "ledger_promotions",
+    METADATA,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("model", sa.Text, nullable=False, index=True),
+    sa.Column("number", sa.BigInteger, nullable=False),  # the champion from then on
+    sa.Column("previous", sa.BigInteger),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column("ticket", sa.Text, nullable=False),  # of the call, so that one that is tried again counts once
+)
+
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (migrations.to_version_2,)
 """The first leads from version 1 to 2, and so on; what was released is never changed or taken out. A fresh database
 gets the tables above as they are, so a change belongs into both."""
 

@@ -10,6 +10,9 @@ how). Replicated tables have a dense gradient and take a `TableOptimizer`. With 
 where D is the width of what is updated as one: of a range of columns, in a table that is cut column-wise.
 
 A row without a gradient keeps its value and its moment, so "rows of the batch" and "all rows" are the same thing.
+
+The m of AdaGrad only grows: after a year of days, a day moves next to nothing. `age_moment`, between increments, makes
+of it a sum in which a gradient counts the less the older its increment is.
 """
 
 from __future__ import annotations
@@ -30,6 +33,13 @@ from diurnal.errors import ConfigError, Fault
 
 MOMENT = "moment"
 """Key of a table's moment in the state of a `TableOptimizer`."""
+
+
+DENSE_MOMENT = "sum"
+"""Key of AdaGrad's moment in the state of the optimizer of `dense_optimizer`."""
+
+AGED_VALUES = 1 << 18
+"""Values of a moment that are aged at once."""
 
 
 class Schedule:
@@ -143,6 +153,27 @@ def fused_optimizer_args(config: SparseOptimizer) -> tuple[type[torch.optim.Opti
             return RowWiseAdagrad, {"lr": config.lr, "eps": config.eps}
         case "adam":
             raise _no_adam(config)
+
+
+def aging_factor(half_life_days: float, days: float) -> float:
+    """What AdaGrad's moments are multiplied with after so many days: 0.5 ** (days / half_life_days), and 1 exactly when
+    the half-life is 0, which stands for "never"."""
+    return 0.5 ** (days / half_life_days) if half_life_days > 0 else 1.0
+
+
+@torch.no_grad()
+def age_moment(moment: torch.Tensor, factor: float) -> None:
+    """Multiplies a moment in place; with 1 not a bit of it changes.
+
+    What is above 0 stays so, at the least normal number if need be: it says that there was a gradient, and numbers
+    below that one are slow on CPUs. What is not finite stays that, to be found.
+    """
+    if factor == 1.0:
+        return
+    least = torch.finfo(moment.dtype).tiny
+    for block in moment.split(max(1, AGED_VALUES * len(moment) // max(1, moment.numel()))):
+        is_zero = block == 0
+        block.mul_(factor).clamp_(min=least).masked_fill_(is_zero, 0)
 
 
 def describe_hyperparameters(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

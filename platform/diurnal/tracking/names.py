@@ -40,6 +40,16 @@ CHECKPOINT_BYTES = "checkpoint/bytes"
 DATA_ROWS = "data/rows"
 DATA_QUARANTINED_FILES = "data/quarantined_files"
 DATA_FRESHNESS_S = "data/freshness_s"
+GATE_NE_RISE = "gate/ne_rise"
+GATE_NE_RISE_LOW = "gate/ne_rise_low"
+GATE_NE_RISE_HIGH = "gate/ne_rise_high"
+GATE_CALIBRATION = "gate/calibration"
+GATE_ROWS = "gate/rows"
+GATE_PROMOTED = "gate/promoted"
+PROFILE_ROWS = "profile/rows"
+PROFILE_LABEL_RATE = "profile/label_rate"
+PROFILE_FINDINGS = "profile/findings"
+PROFILE_CHAMPION_NE = "profile/champion_ne"
 
 _REPORT = {
     "rows": "rows that were scored (padding and zero weight are not)",
@@ -80,6 +90,16 @@ METRICS: Mapping[str, str] = MappingProxyType(
         DATA_ROWS: "rows of the increment",
         DATA_QUARANTINED_FILES: "files that were left out since they cannot be read",
         DATA_FRESHNESS_S: "age of the newest row of the newest version when it was committed, seconds",
+        GATE_NE_RISE: "NE of the challenger less that of the champion, on rows that neither has learned",
+        GATE_NE_RISE_LOW: "lower end of its confidence interval",
+        GATE_NE_RISE_HIGH: "upper end of its confidence interval",
+        GATE_CALIBRATION: "mean prediction of the challenger over mean label on the rows it was judged on; 1 is right",
+        GATE_ROWS: "rows that the version was judged on",
+        GATE_PROMOTED: "1 if the version was promoted, 0 if it was not",
+        PROFILE_ROWS: "rows that the increment's profile counted",
+        PROFILE_LABEL_RATE: "mean label of the increment",
+        PROFILE_FINDINGS: "what was implausible about the increment beside those before it",
+        PROFILE_CHAMPION_NE: "NE of the champion over the increment before it was learned",
     }
 )
 """Every metric with a fixed name, and what it means. Counts per feature are named by `count_metrics`."""
@@ -93,6 +113,14 @@ TAG_ATTEMPT = "diurnal.attempt"
 TAG_VERSION = "diurnal.version"
 TAG_PARENT_VERSION = "diurnal.parent_version"
 TAG_FINGERPRINT = "diurnal.fingerprint"
+TAG_VERDICT = "diurnal.verdict"
+"""What the gate said: `promote`, `hold`, `undecided` or `superseded`; `held` if the increment never got that far."""
+TAG_VERDICT_REASON = "diurnal.verdict_reason"
+TAG_PATH = "diurnal.path"
+"""Where the version lies; MLflow's own source may be another."""
+TAG_WATERMARK = "diurnal.watermark"
+"""Event time up to which the version has learned, microseconds since the epoch."""
+TAG_CREATED_AT = "diurnal.created_at"
 TAG_CHANGED_PARAMS = "diurnal.changed_params"
 """JSON of the parameters that differ in the newest attempt, since a parameter itself cannot change."""
 TAG_WRITER = "diurnal.writer"
@@ -100,6 +128,14 @@ TAG_WRITER = "diurnal.writer"
 
 LINEAGE = "lineage"
 INCREMENT = "increment"
+
+HELD = "held"
+"""Verdict on an increment that was kept from training."""
+
+ALIAS_CHAMPION = "champion"
+ALIAS_CHALLENGER = "challenger"
+ALIAS_PREVIOUS = "previous"
+"""What a rollback would go back to."""
 
 USED = "used"
 """Prefix of the parameters that say what the optimizers really use."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from diurnal.checkpoint.compatibility import resets_optimizer
@@ -25,6 +25,9 @@ increments before."""
 
 EVALUATED = "evaluated"
 """Key among a commit's metrics: what the version before it scored on the increment."""
+
+TRIAL = "trial"
+"""Key among a commit's metrics: what `train.trial` has measured, for versions to be judged by."""
 
 LAST_COMMIT_S = 30.0
 """How long a worker that has failed waits for a commit that it had begun."""
@@ -59,6 +62,8 @@ class Progress:
     done: Pass
     evaluated: dict[str, Any] | None
     """Totals of the version before, as numbers; None without one."""
+    trial: dict[str, Any] | None = None
+    """What was measured for the gate so far."""
     begun_s: float = field(default_factory=time.perf_counter)
 
 
@@ -105,7 +110,8 @@ class Committer:
 
     def point(self, progress: Progress, steps: int, carried: Carried) -> None:
         """Begins to commit a resume point after so many steps of the increment. A collective call."""
-        lineage = self._lineage(progress, steps, carried, {EVALUATED: progress.evaluated})
+        metrics = {EVALUATED: progress.evaluated, TRIAL: progress.trial}
+        lineage = self._lineage(progress, steps, carried, metrics)
         self.last_rows, self.last_s = lineage.position.rows, time.monotonic()
         self._saver.begin(lineage, progress.done.to_tensors())
 
@@ -114,6 +120,7 @@ class Committer:
         evaluated = progress.evaluated
         metrics = {
             EVALUATED: evaluated and evaluated["report"],
+            TRIAL: progress.trial,
             "progressive": learned.report.to_dict(),
             "skipped_steps": learned.num_skipped_steps,
             "skipped_rows": learned.num_skipped_rows,
@@ -138,7 +145,7 @@ class Committer:
         fit, plan = progress.fit, progress.plan
         return Lineage(
             number=fit.number,
-            parent=fit.number - 1 or None,
+            parent=fit.parent,
             increment=plan.increment_id,
             fingerprint=fit.fingerprint,
             attempt=fit.attempt,
@@ -150,6 +157,8 @@ class Committer:
                 cursors=tuple(plan.cursors(steps)),
             ),
             recipe=plan.recipe(),
+            joined=tuple(asdict(file) for file in plan.increment.joined),
+            held_out=plan.increment.held_out and plan.increment.held_out.to_json(),
             watermark_us=carried.watermark_us,
             metrics={**metrics, RUNNING_RATE: carried.running_rate},
         )

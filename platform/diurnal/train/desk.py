@@ -8,25 +8,30 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from diurnal.checkpoint.history import History
 from diurnal.config import Config
-from diurnal.data.partitions import Increment
+from diurnal.data.partitions import HeldOut, Increment, ParquetFile
 from diurnal.data.streams import StreamPlan, plan_increment
 from diurnal.errors import CheckpointError, ConfigError
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.lease import Lease
 from diurnal.ledger.records import Commit
-from diurnal.train.spec import Fit, Start
-from diurnal.train.todo import not_yet_trained
+from diurnal.train.spec import Fit, Start, Trial
 
 if TYPE_CHECKING:
     from diurnal.train.events import Event
 
 More = Callable[[], Sequence[Increment] | None]
-"""Increments beyond those known, `()` when there will be none, None when it is too early to say."""
+"""Increments to be trained beyond those known, `()` when there will be none, None when it is too early to say."""
+
+TrialOf = Callable[[Increment], Trial | None]
+"""What is to be measured while an increment is fitted, which may be one whose beginning was learned before."""
+
+MayLearn = Callable[[str, dict[str, Any]], bool]
+"""Whether an increment is learned, now that it was scored; asked where something is to be measured."""
 
 
 def plan_of(config: Config, increment: Increment) -> StreamPlan:
@@ -78,7 +83,9 @@ class TrainingDesk:
 
     Args:
         todo: increments to be trained, in order.
-        more: asked when they are done.
+        more: asked when they are done, and everything is committed.
+        trial_of: says what is to be measured; nothing, when left out.
+        may_learn: asked before an increment of which something is measured is learned.
         say: shows a line to a person.
         beats: latest signs of life of the ranks.
     """
@@ -93,6 +100,8 @@ class TrainingDesk:
         more: More = tuple,
         say: Callable[[str], None] = print,
         beats: Callable[[], list[dict[str, Any]]] = list,
+        trial_of: TrialOf = lambda _: None,
+        may_learn: MayLearn = lambda *_: True,
     ) -> None:
         self._config = config
         self._history = history
@@ -101,6 +110,8 @@ class TrainingDesk:
         self._todo = list(todo)
         self._more = more
         self._say = say
+        self._trial_of = trial_of
+        self._may_learn = may_learn
         self.beats = beats
         self._open: dict[str, _Open] = {}
         self._ended_as: Literal["failed", "resized"] = "failed"
@@ -118,6 +129,8 @@ class TrainingDesk:
     def answer(self, event: Event) -> Any:
         if event["kind"] == "start":
             return self._start(event["data"]["world_size"])
+        if event["kind"] == "scored":
+            return self._scored(event["increment"], event["data"])
         return self._next() if event["kind"] == "more" else None
 
     def handle(self, event: Event) -> None:
@@ -169,13 +182,11 @@ class TrainingDesk:
         self._world_size = world_size
         newest = self._history.newest()
         resumed = newest if newest is not None and self._goes_on(newest) else None
-        parent = resumed or max(
-            (commit for commit in self._history.commits() if commit.is_final), key=lambda c: c.number, default=None
-        )
+        begin = resumed or self._history.parent()
         self.generation += 1
         return Start(
             token=self._lease.token,
-            path=parent.path if parent else "",
+            path=begin.path if begin else "",
             is_resumed=resumed is not None,
             fits=tuple(self._fits(self._todo, resumed)),
             generation=self.generation,
@@ -211,36 +222,65 @@ class TrainingDesk:
         """Whether a commit is a resume point of the increment that is next."""
         if newest.is_final or not self._todo or newest.increment != self._todo[0].id:
             return False
-        if newest.fingerprint == self._todo[0].fingerprint:
+        parent = self._history.parent()
+        why = ""
+        if newest.fingerprint != self._todo[0].fingerprint:
+            why = "its files changed since it was interrupted"
+        elif newest.parent != (parent and parent.number):
+            why = f"version {newest.parent}, which it went on from, does not count any more"
+        if not why:
             self._say(f"{newest.increment}: goes on after step {newest.steps} of {newest.num_steps}")
             return True
-        self._lease.note("begun_anew", newest.increment, "its files changed since its resume point")
+        self._lease.note("begun_anew", newest.increment, why)
         stale = [c.path for c in self._history.commits() if c.number == newest.number and not c.is_final]
         self._lease.withdraw(stale)
-        self._say(f"{newest.increment}: begun anew, since its files changed since it was interrupted")
+        self._say(f"{newest.increment}: begun anew, since {why}")
         return False
 
     def _fits(self, increments: Sequence[Increment], resumed: Commit | None = None) -> list[Fit]:
+        """Each goes on from the one before it, and learns what that one has held out."""
         done = max((commit.number for commit in self._history.commits() if commit.is_final), default=0)
         tried = {attempt.increment: attempt.attempt for attempt in self._ledger.attempts(self._lease.model)}
-        return [
-            Fit(self._plan(increment, resumed).to_json(), increment.fingerprint, number, tried.get(increment.id, 0) + 1)
-            for number, increment in enumerate(increments, start=done + 1)
-        ]
+        parent = self._history.parent()
+        lineage = self._history.store.at(parent.path).manifest().lineage if parent else None
+        held_out = lineage and lineage.held_out
+        left = HeldOut.from_json(held_out).files if held_out else ()
+        number, path = (parent.number, parent.path) if parent else (None, "")
+        fits = []
+        for index, increment in enumerate(increments):
+            if resumed is not None and index == 0:
+                plan = self._plan_again(increment, resumed)
+            else:
+                plan = plan_of(self._config, replace(increment, joined=left))
+            attempt = tried.get(increment.id, 0) + 1
+            trial = self._trial_of(plan.increment)
+            json = plan.to_json()
+            fits.append(Fit(json, increment.fingerprint, done + 1 + index, attempt, number, path, trial))
+            number, path = done + 1 + index, ""
+            left = plan.increment.held_out.files if plan.increment.held_out else ()
+        return fits
 
-    def _plan(self, increment: Increment, resumed: Commit | None) -> StreamPlan:
-        if resumed is not None and resumed.increment == increment.id:
-            recipe = self._history.store.at(resumed.path).manifest().lineage.recipe
-            return StreamPlan.from_recipe(increment, recipe)
-        return plan_of(self._config, increment)
+    def _plan_again(self, increment: Increment, resumed: Commit) -> StreamPlan:
+        """As it was when it was begun, whatever the configuration says by now."""
+        lineage = self._history.store.at(resumed.path).manifest().lineage
+        joined = tuple(ParquetFile.from_json(file) for file in lineage.joined)
+        held_out = HeldOut.from_json(lineage.held_out) if lineage.held_out else None
+        return StreamPlan.from_recipe(replace(increment, joined=joined, held_out=held_out), lineage.recipe)
 
     def _next(self) -> tuple[Fit, ...] | None:
         increments = self._more()
         if increments is None:
             return None
-        todo, _ = not_yet_trained(increments, self._history.commits())
-        self._todo += todo
-        return tuple(self._fits(todo))
+        self._todo += increments
+        return tuple(self._fits(increments))
+
+    def _scored(self, increment: str, data: dict[str, Any]) -> bool:
+        if self._may_learn(increment, data):
+            return True
+        attempt = self._open.pop(increment)
+        self._lease.end_attempt(increment, attempt.attempt, "held")
+        self._todo = [other for other in self._todo if other.id != increment]
+        return False
 
     def _begin(self, increment: str, data: dict[str, Any]) -> None:
         """The attempt before learned some rows beyond its last commit: they are learned again."""

@@ -36,7 +36,7 @@ Kind = Literal[
     "note",
 ]
 
-Question = Literal["start", "more", "held"]
+Question = Literal["start", "more", "held", "scored"]
 
 ASK_TIMEOUT_S = 600.0
 BEAT_TIMEOUT_S = 5.0

@@ -64,7 +64,7 @@ def learn(learner: Learner, feed: Feed, done: Pass, pulse: Pulse, wish: Wish, on
         pulse.mark(Phase.VOTE, batch.step)
         global_weight, is_sound, agreed = _agree(logits, loss_sum, batch.weights, wish())
         if is_sound:
-            done.metrics.update(logits.detach(), batch.labels, batch.weights, step=batch.step)
+            done.add_scores(logits.detach(), batch)
         if is_sound and global_weight > 0:
             parallel.zero_grad()
             pulse.mark(Phase.BACKWARD, batch.step)
@@ -89,7 +89,7 @@ def score(learner: Learner, feed: Feed, done: Pass, pulse: Pulse, on_step: OnSte
     parallel.module.eval()
     for batch in followed(feed, pulse):
         logits = parallel.module(batch.dense, batch.sparse)
-        done.metrics.update(logits, batch.labels, batch.weights, step=batch.step)
+        done.add_scores(logits, batch)
         done.count(batch, feed.wait_s)
         reached(f"score/{batch.step}", learner.rank)
         if not on_step(done, batch, Wishes()):

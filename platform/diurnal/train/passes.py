@@ -12,6 +12,7 @@ from diurnal.data.audit import RowAudit
 from diurnal.data.batch import Batch
 from diurnal.metrics.state import BinaryMetrics
 from diurnal.train.setup import Learner
+from diurnal.train.trial import TrialSums
 
 _NEVER = torch.iinfo(torch.int64).min
 
@@ -40,11 +41,19 @@ class Pass:
     wall_s: float = 0.0
     """Of attempts before this one, until the pass is finished."""
     started_s: float = field(default_factory=time.perf_counter)
+    blocks: TrialSums | None = None
+    """Sums that versions are compared by; only where one is judged."""
 
     @staticmethod
     def new(learner: Learner, num_steps: int) -> Pass:
         metrics = BinaryMetrics(learner.config.metrics.auc_bins, num_steps, learner.device)
         return Pass(metrics, np.zeros(len(learner.count_names), np.int64))
+
+    def add_scores(self, logits: torch.Tensor, batch: Batch) -> None:
+        """Adds what the model answered to a batch: (B,) logits."""
+        self.metrics.update(logits, batch.labels, batch.weights, step=batch.step)
+        if self.blocks is not None:
+            self.blocks.update(logits, batch)
 
     def count(self, batch: Batch, feed_wait_s: float) -> None:
         self.feed_wait_s = feed_wait_s

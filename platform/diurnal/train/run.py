@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
-from uuid import uuid4
+from typing import Any
 
 from diurnal.checkpoint.compatibility import compare, resets_optimizer
 from diurnal.checkpoint.history import History
 from diurnal.checkpoint.manifest import Manifest, schema_hash
 from diurnal.checkpoint.store import Store, Version
-from diurnal.config import Config, resolved_json
+from diurnal.config import Config
+from diurnal.data.partitions import Increment
 from diurnal.data.selection import select_increments
-from diurnal.errors import CheckpointError, DiurnalError, Fault, LeaseLost
+from diurnal.errors import CheckpointError, Fault
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.database import default_url
 from diurnal.ledger.lease import Lease
-from diurnal.stack import check_stack, library_versions
-from diurnal.tracking.mlflow import Dataset, Tracker, TrackingReport
+from diurnal.stack import check_stack
+from diurnal.tracking.mlflow import TrackingReport
 from diurnal.train.desk import Restart, ScoringDesk, TrainingDesk, plan_of
-from diurnal.train.interrupt import Interrupted, fit_until_interrupted
+from diurnal.train.group import worker_groups
 from diurnal.train.progress import Progress
-from diurnal.train.resources import cluster
 from diurnal.train.span import Span
-from diurnal.train.spec import Fit, Spec, Start
+from diurnal.train.spec import Fit, Start
 from diurnal.train.todo import not_yet_trained
-from diurnal.train.watch import Driver, Outcome, Watch
+from diurnal.train.watch import Outcome
 
 
 @dataclass(frozen=True)
@@ -79,23 +76,30 @@ def train(config: Config, first: str, last: str | None = None, progress: Progres
     check_stack()
     span = Span(config, first, last)
     increments = span.complete()
-    with _ledger(config) as ledger, _lease(config, ledger, first, last) as lease:
+    with open_ledger(config) as ledger, held_lease(config, ledger, first, last) as lease:
         history = History(Store(config.storage, config.name), ledger, config.name)
         if count := history.rebuild(lease):
             progress.say(f"the ledger did not know of {count} versions in {config.storage}: they are registered")
-        todo, already = not_yet_trained(increments, history.commits())
+        todo, already = not_yet_trained(increments, history.standing())
         for increment in already:
             progress.say(f"{increment}: trained already")
         newest = history.newest()
         if newest is not None:
-            _refuse_what_does_not_fit(history.store.at(newest.path), config)
+            refuse_what_does_not_fit(history.store.at(newest.path), config)
         while not todo and (found := span.wait_for_more(progress.say)):
-            todo, more_already = not_yet_trained(found, history.commits())
+            todo, more_already = not_yet_trained(found, history.standing())
             already += more_already
         if not todo:
             return Result(config.name, (), tuple(already), {}, {}, None, (), time.time() - started_s)
-        desk = TrainingDesk(config, history, ledger, lease, todo, span.more, progress.say)
-        watch, report = _run_workers(config, "train", desk, span.dataset, progress, started_s, lease)
+
+        def more() -> list[Increment] | None:
+            found = span.more()
+            return None if found is None else not_yet_trained(found, history.standing())[0]
+
+        desk = TrainingDesk(config, history, ledger, lease, todo, more, progress.say)
+        with worker_groups(config, "train", progress, started_s, lease) as groups:
+            watch = groups.run(desk, span.dataset)
+            report = groups.close()
     return Result(
         name=config.name,
         outcomes=tuple(watch.outcomes.values()),
@@ -117,18 +121,19 @@ def evaluate(config: Config, number: int, increment_id: str, progress: Progress 
     started_s, progress = time.time(), progress or Progress(table=False)
     check_stack()
     increments = select_increments(config.data.path, config.dataset, increment_id, parts=config.data.parts)
-    with _ledger(config) as ledger:
+    with open_ledger(config) as ledger:
         history = History(Store(config.storage, config.name), ledger, config.name)
         version = history.version(number)
-    _refuse_what_does_not_fit(version, config)
+    refuse_what_does_not_fit(version, config)
     fits = [Fit(plan_of(config, increment).to_json(), increment.fingerprint, 0, 0) for increment in increments]
     desk = ScoringDesk(Start(0, history.store.path_of(version), False, tuple(fits), 1))
-    watch, _ = _run_workers(config, "evaluate", desk, lambda _: None, progress, started_s)
+    with worker_groups(config, "evaluate", progress, started_s) as groups:
+        watch = groups.run(desk, lambda _: None)
     outcomes = tuple(watch.outcomes.values())
     return Result(config.name, outcomes, (), watch.timeline, {}, None, (), time.time() - started_s)
 
 
-def _refuse_what_does_not_fit(version: Version, config: Config) -> None:
+def refuse_what_does_not_fit(version: Version, config: Config) -> None:
     """Before any worker starts, and before any tensor is read."""
     manifest = version.manifest()
     _refuse_another_schema_half_way(manifest, config)
@@ -152,12 +157,12 @@ def _refuse_another_schema_half_way(manifest: Manifest, config: Config) -> None:
         raise CheckpointError(faults)
 
 
-def _ledger(config: Config) -> Ledger:
+def open_ledger(config: Config) -> Ledger:
     return Ledger(config.ledger.url or default_url(config.storage))
 
 
 @contextmanager
-def _lease(config: Config, ledger: Ledger, first: str, last: str | None) -> Iterator[Lease]:
+def held_lease(config: Config, ledger: Ledger, first: str, last: str | None) -> Iterator[Lease]:
     what = first if last in (None, first) else f"{first} to {last}"
     lease = ledger.claim(config.name, what, config.ledger.lease_s)
     try:
@@ -166,85 +171,3 @@ def _lease(config: Config, ledger: Ledger, first: str, last: str | None) -> Iter
             yield lease
     finally:
         lease.release()
-
-
-def _run_workers(
-    config: Config,
-    mode: Literal["train", "evaluate"],
-    desk: TrainingDesk | ScoringDesk,
-    dataset: Callable[[str], Dataset | None],
-    progress: Progress,
-    started_s: float,
-    lease: Lease | None = None,
-) -> tuple[Watch, TrackingReport | None]:
-    with cluster(config), _scratch(config, mode) as scratch, Tracker(config) as tracker:
-        from diurnal.train.elastic import elastic_trainer
-        from diurnal.train.events import Inbox
-        from diurnal.train.silence import Silence
-        from diurnal.train.worker import work
-
-        watch = Watch(config, tracker, progress, dataset)
-        inbox = Inbox(Driver(desk, watch))
-        spec = Spec(mode, resolved_json(config), library_versions(), inbox.channel(), scratch, started_s)
-        trainer = elastic_trainer(work, config, {"spec": spec}, scratch, inbox.mailbox)
-        if isinstance(desk, TrainingDesk):
-            desk.beats = inbox.beats
-            watch.restarts, watch.replayed_rows = desk.restarts, desk.replayed_rows
-
-        silence = Silence(inbox)
-
-        def check() -> None:
-            if inbox.error is not None:
-                raise inbox.error
-            silence.end()
-            if lease is not None and lease.lost.is_set():
-                raise LeaseLost(lease.lost_reason)
-
-        grace_s = config.workers.grace_s if mode == "train" else 0.0
-        try:
-            fit_until_interrupted(trainer, grace_s, lambda reason: inbox.order("stop", reason), check)
-            inbox.close()
-        except BaseException as error:
-            is_interrupted = isinstance(error, Interrupted)
-            with suppress(BaseException):
-                inbox.close()
-            if isinstance(desk, TrainingDesk):
-                with suppress(DiurnalError):
-                    desk.close("interrupted" if is_interrupted else "failed", f"{type(error).__name__}: {error}")
-            watch.end("KILLED" if is_interrupted else "FAILED")
-            raise
-        watch.end("FAILED")
-        report = tracker.close()
-        if report.dropped:
-            progress.say(str(report))
-        if inbox.num_dropped:
-            progress.say(f"progress: {inbox.num_dropped} points dropped, since the driver did not keep up")
-        if (freshness := watch.freshness()) is not None:
-            progress.say(freshness)
-        if mode == "train" and config.tracking.enabled:
-            progress.say(_where_it_is_tracked(tracker.link()))
-    return watch, report
-
-
-def _where_it_is_tracked(link: str) -> str:
-    if link.startswith("http"):
-        return f"MLflow: {link}"
-    return "MLflow: `python -m diurnal.tracking.ui` with the same --config serves the runs and prints the link"
-
-
-@contextmanager
-def _scratch(config: Config, mode: Literal["train", "evaluate"]) -> Iterator[str]:
-    """A folder for Ray Train's own records of one run; ours are elsewhere, so it goes with the run."""
-    parent = Path(config.storage) / config.name / "ray" / mode
-    if mode == "train":
-        # Who holds the lease is the only one; a driver that was killed has left its own.
-        shutil.rmtree(parent, ignore_errors=True)
-    folder = parent / uuid4().hex
-    folder.mkdir(parents=True)
-    try:
-        yield str(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # a second run has its own folder beside it
-            parent.rmdir()
-            parent.parent.rmdir()

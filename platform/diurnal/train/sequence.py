@@ -17,19 +17,23 @@ from diurnal.config import from_resolved
 from diurnal.data.audit import RowAudit
 from diurnal.data.batch import Batch
 from diurnal.data.streams import StreamPlan
+from diurnal.metrics.blocks import Evidence
 from diurnal.sharding.planned import plan_ahead
 from diurnal.sharding.topology import Topology
-from diurnal.train.commit import EVALUATED, Carried, Committer, Progress, Report
+from diurnal.train.aging import age
+from diurnal.train.commit import EVALUATED, TRIAL, Carried, Committer, Progress, Report
 from diurnal.train.curves import Curve
 from diurnal.train.events import Kind, Link, Question
+from diurnal.train.health import health
 from diurnal.train.loop import Wishes, learn, score
 from diurnal.train.orders import Orders
 from diurnal.train.passes import Pass
 from diurnal.train.pipeline import Feed, one_ahead
 from diurnal.train.pulse import Phase, Pulse, mark_forward
 from diurnal.train.setup import Learner, build_learner
-from diurnal.train.spec import Fit, Spec, Start
+from diurnal.train.spec import Fit, Spec, Start, Trial
 from diurnal.train.totals import Totals, add_up, summed
+from diurnal.train.trial import BASELINE, JUDGED, TABLES, TrialSums, rounds
 
 MORE_EVERY_S = 1.0
 
@@ -67,8 +71,10 @@ class WorkerSequence:
         self._committer = Committer(store, self._learner, spec.link, report, start.token)
         self._timeline["built_s"] = time.time()
         self._carried, self._resumed, loaded = Carried(), None, ""
+        self._parent_increment = ""
         if start.path:
             self._carried, manifest, loaded = self._committer.load(start.path)
+            self._parent_increment = manifest.lineage.increment
             self._resumed = manifest.lineage if start.is_resumed else None
         self._has_parent = bool(start.path)
         self._timeline["loaded_s"] = time.time()
@@ -91,34 +97,40 @@ class WorkerSequence:
             plan = StreamPlan.from_json(fit.plan)
             self._tell("increment", plan.increment_id, rows=plan.num_rows, rows_done=0)
             with self._learner.feed(plan) as feed:
-                self._score(plan, feed)
+                self._tell_totals("evaluated", plan.increment_id, self._score(plan, feed)[0])
 
     def _fit_all(self, fits: Sequence[Fit]) -> bool:
         """False when somebody ended the run on the way."""
         plans = [StreamPlan.from_json(fit.plan) for fit in fits]
         # All at once: what they begin with is settled now, and changes while they are taken.
-        with one_ahead(list(self._passes(plans))) as feeds:
+        with one_ahead(list(self._passes(fits, plans))) as feeds:
             for fit, plan in zip(fits, plans, strict=True):
                 if not self._fit(fit, plan, feeds):
                     return False
         return True
 
-    def _passes(self, plans: Sequence[StreamPlan]) -> Iterator[Callable[[], Feed]]:
+    def _passes(self, fits: Sequence[Fit], plans: Sequence[StreamPlan]) -> Iterator[Callable[[], Feed]]:
         """The passes in order. A model without a parent has nothing to be scored for, and what was begun was scored."""
-        if self._resumed is not None:
-            yield partial(self._learner.feed, plans[0], self._resumed.position.steps)
-            plans = plans[1:]
-        for index, plan in enumerate(plans):
-            for _ in range(2 if self._has_parent or index > 0 else 1):
+        resumed = self._resumed
+        for index, (fit, plan) in enumerate(zip(fits, plans, strict=True)):
+            if resumed is not None and index == 0:
+                yield partial(self._learner.feed, plan, resumed.position.steps)
+            else:
+                for _, what in rounds(fit, self._has_parent or index > 0):
+                    yield partial(self._learner.feed, _slice_of(fit) if what == "slice" else plan.of_own_rows())
                 yield partial(self._learner.feed, plan)
+            if fit.trial is not None and fit.trial.slice is not None:
+                yield partial(self._learner.feed, _slice_of(fit))
 
     def _fit(self, fit: Fit, plan: StreamPlan, feeds: Iterator[Feed]) -> bool:
         progress, rows_done = self._begin(fit, plan), 0
         if self._resumed is not None:
             rows_done = self._resumed.position.rows
             self._resumed = None
-        elif self._has_parent:
-            progress.evaluated = self._score(plan, next(feeds)).to_dict()
+        else:
+            if not self._may_learn(progress, feeds):
+                return False
+            age(self._learner, self._parent_increment, plan.increment_id)
         self._committer.begin_increment(rows_done)
         self._pulse.rows = rows_done
         self._orders.learns = True
@@ -130,26 +142,68 @@ class WorkerSequence:
         _refuse_other_rows(self._learner, plan, learned)
         self._tell_totals("learned", plan.increment_id, learned)
         self._carried = self._carried.after(learned)
+        if fit.trial is not None:
+            self._try(progress, feeds)
         self._pulse.mark(Phase.COMMIT, plan.num_steps)
         self._committer.version(progress, learned, self._carried)
-        self._has_parent = True
+        self._has_parent, self._parent_increment = True, plan.increment_id
         return True
+
+    def _may_learn(self, progress: Progress, feeds: Iterator[Feed]) -> bool:
+        """Lets the versions before score the increment; what is judged asks the driver then."""
+        fit, plan, trial = progress.fit, progress.plan, progress.fit.trial
+        measured: dict[str, Any] = {}
+        loaded = fit.parent_path
+        for who, what in rounds(fit, self._has_parent):
+            path = trial.baseline_path if trial is not None and who == "baseline" else fit.parent_path
+            if path != loaded:
+                self._load(path)
+                loaded = path
+            scored = _slice_of(fit) if what == "slice" else plan.of_own_rows()
+            totals, evidence = self._score(scored, next(feeds), trial)
+            if progress.evaluated is None:
+                progress.evaluated = totals.to_dict()
+                self._tell_totals("evaluated", plan.increment_id, totals)
+            if trial is not None and evidence is not None and (what == "slice" or trial.slice is None):
+                key, number = (BASELINE, trial.baseline) if who == "baseline" else (JUDGED, fit.parent)
+                measured[key] = {"number": number, "evidence": evidence.to_json()}
+        if loaded != fit.parent_path:
+            self._load(fit.parent_path)
+        if trial is None:
+            return True
+        progress.trial = measured
+        with self._pulse.paused():
+            told = {"evaluated": progress.evaluated, "trial": measured, "parent": fit.parent}
+            return ask(self._spec.link, "scored", plan.increment_id, **told)
+
+    def _load(self, path: str) -> None:
+        with self._pulse.paused():
+            self._committer.load(path)
+
+    def _try(self, progress: Progress, feeds: Iterator[Feed]) -> None:
+        """Measures the version that is about to be committed."""
+        fit, trial = progress.fit, progress.fit.trial
+        measured = progress.trial = {**(progress.trial or {}), TABLES: health(self._learner)}
+        if trial is not None and trial.slice is not None:
+            _, evidence = self._score(_slice_of(fit), next(feeds), trial)
+            measured[JUDGED] = {"number": fit.number, "evidence": evidence and evidence.to_json()}
 
     def _begin(self, fit: Fit, plan: StreamPlan) -> Progress:
         increment, resumed = plan.increment_id, self._resumed
         self._orders.increment, self._orders.num_rows = increment, plan.num_rows
         if resumed is None:
-            self._tell("increment", increment, rows=plan.num_rows, rows_done=0, attempt=fit.attempt, number=fit.number)
+            begun = {"rows": plan.num_rows, "rows_done": 0, "parent": fit.parent}
+            self._tell("increment", increment, **begun, attempt=fit.attempt, number=fit.number)
             return Progress(fit, plan, Pass.new(self._learner, plan.num_steps), None)
         done = self._committer.load_pass(self._start.path, plan)
         evaluated = resumed.metrics[EVALUATED]
-        begun = {"rows": plan.num_rows, "rows_done": resumed.position.rows}
+        begun = {"rows": plan.num_rows, "rows_done": resumed.position.rows, "parent": fit.parent}
         self._tell("increment", increment, **begun, attempt=fit.attempt, number=fit.number)
         if evaluated is not None:
             self._tell("evaluated", increment, **evaluated)
-        return Progress(fit, plan, done, evaluated)
+        return Progress(fit, plan, done, evaluated, resumed.metrics.get(TRIAL))
 
-    def _score(self, plan: StreamPlan, feed: Feed) -> Totals:
+    def _score(self, plan: StreamPlan, feed: Feed, trial: Trial | None = None) -> tuple[Totals, Evidence | None]:
         curve = Curve(self._spec.link, self._learner, plan, "score")
 
         def on_step(done: Pass, batch: Batch, _: Wishes) -> bool:
@@ -157,10 +211,12 @@ class WorkerSequence:
             curve.point(done, batch.step + 1)
             return True
 
-        done = score(self._learner, feed, Pass.new(self._learner, plan.num_steps), self._pulse, on_step)
+        begun = Pass.new(self._learner, plan.num_steps)
+        if trial is not None:
+            begun.blocks = TrialSums(plan.num_rows, trial.segments, self._learner.device)
+        done = score(self._learner, feed, begun, self._pulse, on_step)
         totals = add_up(self._learner, done, self._carried.running_rate)
-        self._tell_totals("evaluated", plan.increment_id, totals)
-        return totals
+        return totals, done.blocks and done.blocks.evidence()
 
     def _wish(self) -> Wishes:
         """What this rank wants after the step at hand. Time and orders are rank 0's to see, so that they are asked
@@ -236,12 +292,12 @@ class WorkerSequence:
             self._spec.link.send(kind, increment, **data)
 
 
-def ask(link: Link, question: Question, **data: Any) -> Any:
+def ask(link: Link, question: Question, increment: str = "", /, **data: Any) -> Any:
     """Rank 0 asks the driver, all ranks have the answer, or raise what the driver raised. A collective call."""
     answer: list[Any] = [None]
     if dist.get_rank() == 0:
         try:
-            answer = [link.ask(question, **data)]
+            answer = [link.ask(question, increment, **data)]
         except Exception as error:
             answer = [error]
     dist.broadcast_object_list(answer)
@@ -250,13 +306,19 @@ def ask(link: Link, question: Question, **data: Any) -> Any:
     return answer[0]
 
 
+def _slice_of(fit: Fit) -> StreamPlan:
+    assert fit.trial is not None
+    assert fit.trial.slice is not None
+    return StreamPlan.from_json(fit.trial.slice)
+
+
 def _refuse_other_rows(learner: Learner, plan: StreamPlan, learned: Totals) -> None:
     """Every row once, whatever happened on the way: proven before it is committed.
 
     Raises:
         RuntimeError: on all ranks; it would be a fault of this program.
     """
-    share = RowAudit.expected_share(plan.num_rows, learner.rank, learner.world_size)
+    share = RowAudit.expected_of(plan.increment, learner.rank, learner.world_size)
     verdict = learned.audit.verdict(summed(share, learner.device))
     if verdict is not None:
         raise RuntimeError(

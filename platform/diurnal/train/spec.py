@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from diurnal.metrics.segments import Segment
     from diurnal.train.events import Link
 
 
@@ -26,6 +27,20 @@ class Spec:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """What is measured while an increment is fitted, so that a version can be judged."""
+
+    baseline: int | None
+    """The version to compare with: the champion, or the parent while there is none."""
+    baseline_path: str
+    """Its folder below `versions/`."""
+    slice: dict[str, Any] | None
+    """A `data.streams.StreamPlan` of the rows that are held out, as JSON: the version that the increment ends in is
+    judged on them. None: its parent is judged on the whole increment, before that is learned."""
+    segments: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True)
 class Fit:
     """One increment to be fitted."""
 
@@ -35,6 +50,12 @@ class Fit:
     number: int
     """Number of the version that is committed after it."""
     attempt: int
+    parent: int | None = None
+    """Number of the version that learning goes on from."""
+    parent_path: str = ""
+    """Its folder below `versions/`; empty when it is not committed yet, so that the workers have it."""
+    trial: Trial | None = None
+    """None: nothing is judged."""
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ class Watch:
             run.tags({names.TAG_ATTEMPT: str(data["attempt"])})
             return
         run = self.open_runs[increment] = self.tracker.begin_increment(
-            increment, attempt=data["attempt"], parent_version=data["number"] - 1 or None, dataset=dataset
+            increment, attempt=data["attempt"], parent_version=data["parent"], dataset=dataset
         )
         run.params({"used": self.model["hyperparameters"]})
         run.artifact_text(names.PLAN_ARTIFACT, self.model["plan"])

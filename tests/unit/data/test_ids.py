@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diurnal.data.ids import IncrementId
+from diurnal.data.ids import IncrementId, days_between
 
 DAYS = st.dates(date(1970, 1, 1), date(2100, 1, 1))
 HOURS = st.one_of(st.none(), st.integers(0, 23))
@@ -100,3 +100,19 @@ def test_neighbouring_parts_are_one_place_apart(name: IncrementId) -> None:
     assert places == list(range(places[0], places[0] + name.parts + 1))
     assert name.whole.place == (name.whole.start - datetime(1970, 1, 1, tzinfo=UTC)) // length
     assert name.whole.start <= name.start < next_start
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "days"),
+    [
+        ("2026-01-01", "2026-01-02", 1.0),
+        ("2026-02-27", "2026-03-02", 3.0),
+        ("2026-01-01T23", "2026-01-02T00", 1 / 24),
+        ("2026-01-01T06", "2026-01-02", 0.75),
+        ("2026-01-01P01of04", "2026-01-01P04of04", 0.75),
+        ("2026-01-01", "2026-01-01", 0.0),
+        ("2026-01-05", "2026-01-01", 0.0),
+    ],
+)
+def test_days_between_count_gaps_and_parts_of_days_and_never_go_back(earlier: str, later: str, days: float) -> None:
+    assert days_between(earlier, later) == pytest.approx(days)

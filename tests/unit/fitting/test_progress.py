@@ -33,9 +33,11 @@ def test_elsewhere_plain_lines_come_now_and_then(monkeypatch) -> None:
     out = io.StringIO()
     shown = Progress(out)
     shown.begin("2026-01-02", 1000)
-    for rows, now[0] in ((100, 101.0), (600, 106.0), (700, 107.0)):
+    for rows, now[0] in ((100, 100.5), (200, 101.0), (600, 105.9), (700, 106.1), (800, 107.0)):
         shown.at("2026-01-02 learning", rows, 1000, NUMBERS)
-    assert out.getvalue() == "2026-01-02 learning: 600 of 1,000 rows (60%)  NE 0.8123  rows/s 1,000  data wait 3%\n"
+    rest = "NE 0.8123  rows/s 1,000  data wait 3%"
+    lines = ["200 of 1,000 rows (20%)", "700 of 1,000 rows (70%)"]
+    assert out.getvalue() == "".join(f"2026-01-02 learning: {line}  {rest}\n" for line in lines)
     assert "\r" not in out.getvalue()
 
 

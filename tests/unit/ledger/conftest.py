@@ -1,16 +1,25 @@
-"""A ledger in a file, a clock that is turned by hand, and holders in processes of their own."""
+"""A ledger in a file or on a PostgreSQL server, a clock that is turned by hand, and holders in other processes."""
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.records import Commit
@@ -39,6 +48,15 @@ def lost(timeout_s):
 
 def begin(increment):
     return lease.begin_attempt(increment, 1, 2)
+
+def judge(**options):
+    return lease.judge(**{"verdict": "promote", "reason": "", "evidence": {}, "rejected": False, **options})
+
+def promote(**options):
+    return ledger.promote("clicks", **options)
+
+def rollback():
+    return ledger.rollback("clicks")
 
 print(json.dumps("ready"), flush=True)
 for line in sys.stdin:
@@ -83,9 +101,120 @@ class Child:
         return self.answer()
 
 
+class Server:
+    """A PostgreSQL server of the tests' own, reached through a socket in its folder; nobody else's is touched.
+
+    It refuses to run as root, and is `nobody` then. It ends with this process, however that ends.
+    """
+
+    DATABASES = "postgresql+psycopg://postgres@/{name}?host={folder}"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.binaries = self._binaries()
+        self.user: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            self.user = {"user": "nobody", "group": "nogroup", "extra_groups": []}
+            shutil.chown(folder, "nobody", "nogroup")
+        self.log = folder / "log"
+        self.process = self._start()
+        self.admin = self._connect()
+        self.count = 0
+
+    def url(self) -> str:
+        """Of a fresh database."""
+        self.count += 1
+        name = f"ledger{self.count}"
+        self.admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return self.DATABASES.format(name=name, folder=self.folder)
+
+    def drop(self, url: str) -> None:
+        self.admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(_name(url))))
+
+    @contextmanager
+    def away(self, url: str) -> Iterator[None]:
+        """The database ends all connections and takes no new ones."""
+        allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+        self.admin.execute(allow.format(sql.Identifier(_name(url)), sql.SQL("false")))
+        self.admin.execute(ended, [_name(url)])
+        yield
+        self.admin.execute(allow.format(sql.Identifier(_name(url)), sql.SQL("true")))
+
+    def stop(self) -> None:
+        self.admin.close()
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait(30)
+
+    @staticmethod
+    def _binaries() -> Path:
+        on_path = shutil.which("initdb")
+        folders = [Path(on_path).resolve().parent] if on_path else []
+        folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+        for folder in folders:
+            if (folder / "initdb").exists() and (folder / "postgres").exists():
+                return folder
+        raise RuntimeError("these tests start a PostgreSQL server of their own: apt-get install postgresql")
+
+    def _start(self) -> subprocess.Popen[str]:
+        data = self.folder / "data"
+        options: dict[str, Any] = {"cwd": self.folder, "stdin": subprocess.DEVNULL, **self.user}
+        make = [self.binaries / "initdb", "-D", data, "-U", "postgres", "--auth=trust", "--no-sync", "-E", "UTF8"]
+        done = subprocess.run(make, capture_output=True, text=True, check=False, **options)
+        assert done.returncode == 0, done.stderr
+        settings = {"unix_socket_directories": self.folder, "listen_addresses": "", "shared_buffers": "16MB"}
+        # What a crash of the machine would cost is nothing here.
+        settings |= {"fsync": "off", "full_page_writes": "off"}
+        serve = [self.binaries / "postgres", "-D", data, *(f"--{name}={value}" for name, value in settings.items())]
+        with self.log.open("w") as log:
+            return subprocess.Popen(serve, stdout=log, stderr=log, text=True, preexec_fn=_end_with_parent, **options)
+
+    def _connect(self) -> psycopg.Connection:
+        until_s = time.monotonic() + 60
+        while True:
+            try:
+                return psycopg.connect(f"host={self.folder} user=postgres dbname=postgres", autocommit=True)
+            except psycopg.OperationalError as error:
+                over = self.process.poll() is not None or time.monotonic() > until_s
+                if over:
+                    self.process.kill()
+                    raise RuntimeError(f"{error}\n{self.log.read_text(errors='replace')}") from None
+            time.sleep(0.05)
+
+
+def _name(url: str) -> str:
+    return url.partition("@/")[2].partition("?")[0]
+
+
+def _end_with_parent() -> None:
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGQUIT)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    # A short name, since that of a socket may have 107 characters.
+    with tempfile.TemporaryDirectory(prefix="pg-") as folder:
+        started = Server(Path(folder))
+        yield started
+        started.stop()
+
+
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'a folder' / 'ledger.db'}"
+
+
+@pytest.fixture
+def postgresql_url(server: Server) -> Iterator[str]:
+    url = server.url()
+    yield url
+    server.drop(url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest) -> str:
+    return request.getfixturevalue(f"{request.param}_url")
 
 
 @pytest.fixture

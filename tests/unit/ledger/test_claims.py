@@ -10,9 +10,11 @@ from dataclasses import replace
 import pytest
 
 from diurnal.errors import EXIT_LEASED, LeaseHeld, LeaseLost
-from diurnal.ledger import holders, lease
+from diurnal.ledger import holders
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.holders import Holder
+from diurnal.ledger.lease import Lease
+from diurnal.ledger.schema import LEASES
 
 
 @pytest.fixture
@@ -27,6 +29,16 @@ def as_holder(monkeypatch: pytest.MonkeyPatch):
         return holder
 
     return change
+
+
+def judge(lease: Lease, number: int) -> None:
+    told = {"evidence": {}, "rejected": False, "state": "promoted", "expected_champion": None, "promote": True}
+    lease.judge(number, "promote", "", **told)
+
+
+def everything(ledger: Ledger) -> list[list[object]]:
+    tables = (ledger.commits, ledger.attempts, ledger.events, ledger.increments, ledger.versions, ledger.promotions)
+    return [list(of("clicks")) for of in tables]
 
 
 def test_the_second_is_told_who_trains_and_since_when(ledger):
@@ -91,8 +103,11 @@ def test_a_holder_that_was_late_but_has_not_been_replaced_goes_on(ledger, clock,
         lambda lease, commit: lease.begin_attempt("2026-01-01", 1, 2),
         lambda lease, commit: lease.end_attempt("2026-01-01", 1, "failed"),
         lambda lease, commit: lease.rebuild([commit(9)]),
+        lambda lease, commit: lease.mark("2026-01-01", "held", reason="late"),
+        lambda lease, commit: judge(lease, 1),
+        lambda lease, commit: lease.supersede([1], ["2026-01-01"], "late"),
     ],
-    ids=["renew", "publish", "withdraw", "begin", "end", "rebuild"],
+    ids=["renew", "publish", "withdraw", "begin", "end", "rebuild", "mark", "judge", "supersede"],
 )
 def test_a_stale_holder_changes_nothing(ledger, clock, commit, write):
     first = ledger.claim("clicks", "", 30.0)
@@ -100,14 +115,14 @@ def test_a_stale_holder_changes_nothing(ledger, clock, commit, write):
     first.begin_attempt("2026-01-01", 1, 2)
     clock.now_s += 31
     second = ledger.claim("clicks", "2026-01-03", 30.0)
-    before = ledger.commits("clicks"), ledger.attempts("clicks"), ledger.events("clicks")
+    before = everything(ledger)
     for _ in range(2):
         with pytest.raises(LeaseLost, match=rf"taken over by process {os.getpid()} on .* \(what: 2026-01-03\)"):
             write(first, commit)
         assert first.lost.is_set()
         assert "taken over" in first.lost_reason
     first.release("late")
-    assert before == (ledger.commits("clicks"), ledger.attempts("clicks"), ledger.events("clicks"))
+    assert before == everything(ledger)
     second.renew()
 
 
@@ -126,7 +141,7 @@ def test_a_ledger_that_was_lost_does_not_let_old_tokens_back_in(ledger, url, clo
     """Tokens start again from 1 in a fresh file: an old holder's must not pass for a new one's."""
     old = ledger.claim("clicks", "", 30.0)
     with Ledger(url, clock=clock) as same:
-        same._database.write(lambda c: c.execute(lease.LEASES.delete()))
+        same._database.write(lambda c: c.execute(LEASES.delete()))
     new = ledger.claim("clicks", "", 30.0)
     assert new.token == old.token
     with pytest.raises(LeaseLost):

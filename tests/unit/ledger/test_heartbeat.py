@@ -5,21 +5,17 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
 from diurnal.errors import LeaseLost
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.schema import LEASES
-
-
-@pytest.fixture
-def file(url: str) -> Path:
-    return Path(url.removeprefix("sqlite:///"))
 
 
 def renewed_us(ledger: Ledger) -> int:
@@ -41,20 +37,40 @@ def wait_for_message(caplog: pytest.LogCaptureFixture, text: str, timeout_s: flo
 
 
 @contextmanager
-def locked(file: Path) -> Iterator[None]:
+def locked(url: str) -> Iterator[None]:
     """Another process in the middle of a transaction, as it were."""
-    connection = sqlite3.connect(file, isolation_level=None)
-    connection.execute("BEGIN IMMEDIATE")
-    yield
-    connection.execute("ROLLBACK")
-    connection.close()
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+    else:
+        with psycopg.connect(url.replace("+psycopg", "")) as connection:
+            connection.execute("LOCK TABLE ledger_leases IN ACCESS EXCLUSIVE MODE")
+            yield
+            connection.rollback()
 
 
-@contextmanager
-def away(file: Path) -> Iterator[None]:
-    elsewhere = file.parent.rename(file.parent.with_name("elsewhere"))
-    yield
-    elsewhere.rename(file.parent)
+@pytest.fixture(params=["locked", "away"])
+def trouble(request: pytest.FixtureRequest, url: str) -> Callable[[], AbstractContextManager[None]]:
+    """`with trouble():` the database is not to be had."""
+    if request.param == "locked":
+        return lambda: locked(url)
+    return request.getfixturevalue("away")
+
+
+@pytest.fixture
+def away(request: pytest.FixtureRequest, url: str) -> Callable[[], AbstractContextManager[None]]:
+    if not url.startswith("sqlite"):
+        return lambda: request.getfixturevalue("server").away(url)
+
+    @contextmanager
+    def moved() -> Iterator[None]:
+        folder = Path(url.removeprefix("sqlite:///")).parent
+        elsewhere = folder.rename(folder.with_name("elsewhere"))
+        yield
+        elsewhere.rename(folder)
+
+    return moved
 
 
 def our_threads() -> list[str]:
@@ -72,24 +88,22 @@ def test_a_lease_with_a_heartbeat_outlives_its_time(url):
         assert our_threads() == []
 
 
-@pytest.mark.parametrize("trouble", [locked, away], ids=["locked", "away"])
-def test_a_database_that_is_in_trouble_for_a_while_costs_no_lease(url, file, trouble, caplog):
+def test_a_database_that_is_in_trouble_for_a_while_costs_no_lease(url, trouble, caplog):
     with Ledger(url) as ledger:
         lease = ledger.claim("clicks", "", 5.0)
         with lease.heartbeat():
-            with trouble(file):
+            with trouble():
                 wait_for_message(caplog, "could not be renewed")
             wait_for_renewal(ledger, time.time_ns() // 1000)
             assert not lease.lost.is_set()
             wait_for_message(caplog, "answers again")
 
 
-@pytest.mark.parametrize("trouble", [locked, away], ids=["locked", "away"])
-def test_a_database_that_is_in_trouble_for_too_long_costs_the_lease(url, file, trouble, commit):
+def test_a_database_that_is_in_trouble_for_too_long_costs_the_lease(url, trouble, commit):
     """Nobody else may have it, but this process cannot know."""
     with Ledger(url) as ledger:
         lease = ledger.claim("clicks", "", 1.5)
-        with trouble(file), lease.heartbeat():
+        with trouble(), lease.heartbeat():
             assert lease.lost.wait(15)
             assert "the lease ran out, the ledger did not answer for 1.5 s" in lease.lost_reason
         with pytest.raises(LeaseLost, match="the lease ran out"):
@@ -109,10 +123,10 @@ def test_the_heartbeat_tells_who_took_over(url, ledger, clock):
         assert "(what: 2026-01-05)" in lease.lost_reason
 
 
-def test_a_release_under_a_database_that_is_away_ends_quietly(url, file, caplog):
+def test_a_release_under_a_database_that_is_away_ends_quietly(url, away, caplog):
     with Ledger(url) as ledger:
         lease = ledger.claim("clicks", "", 1.5)
-        with away(file):
+        with away():
             lease.release("done")
         assert [m for m in caplog.messages if "could not be released" in m]
         assert lease.lost.is_set()

@@ -9,15 +9,19 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     ComputeDevice,
     SplitTableBatchedEmbeddingBagsCodegen,
 )
+from pydantic import ValidationError
 from torch import nn
 from torchrec.modules.fused_embedding_modules import convert_optimizer_type_and_kwargs
 
 from diurnal.config import DenseOptimizer, SparseOptimizer
 from diurnal.config import Schedule as ScheduleConfig
+from diurnal.config.run import Optim
 from diurnal.errors import ConfigError
 from diurnal.model.optim import (
     MOMENT,
     Schedule,
+    age_moment,
+    aging_factor,
     dense_optimizer,
     describe_fused,
     describe_hyperparameters,
@@ -142,3 +146,38 @@ def test_adam_is_refused_for_tables_with_a_reason() -> None:
 def test_the_warm_up_is_a_line(warmup: int, factors: list[float]) -> None:
     schedule = Schedule(ScheduleConfig(warmup_steps=warmup))
     assert [schedule.factor(step) for step in range(len(factors))] == factors
+
+
+def test_a_half_life_halves_once_in_its_time_and_none_never() -> None:
+    assert [aging_factor(7.0, days) for days in (0.0, 7.0, 14.0)] == [1.0, 0.5, 0.25]
+    assert aging_factor(0.0, 1e9) == 1.0
+    assert aging_factor(1.0, 1 / 24) ** 24 == pytest.approx(0.5)
+
+
+def test_an_aged_moment_keeps_what_is_zero_and_what_is_not() -> None:
+    nan, inf, least = float("nan"), float("inf"), torch.finfo(torch.float32).tiny
+    moment = torch.tensor([0.0, 1.0, least, 1e-40, 3e38, inf, nan])
+    age_moment(moment, 0.5)
+    torch.testing.assert_close(
+        moment, torch.tensor([0.0, 0.5, least, least, 1.5e38, inf, nan]), rtol=0, atol=0, equal_nan=True
+    )
+    age_moment(moment[:5], 0.0)
+    assert moment[:5].tolist() == [0.0, least, least, least, least]
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 8), (5,), (700_001,), (90_001, 8), (3, 1)])
+def test_a_moment_of_any_size_is_aged_once_everywhere(shape: tuple[int, ...]) -> None:
+    moment = torch.rand(shape)
+    expected = moment * 0.9
+    age_moment(moment, 1.0)
+    age_moment(moment, 0.9)
+    assert torch.equal(moment, expected)
+
+
+@pytest.mark.parametrize(("sparse", "dense"), [("sgd", "sgd"), ("sgd", "adam")])
+def test_a_half_life_without_an_adagrad_is_refused(sparse: str, dense: str) -> None:
+    kinds = {"sparse": {"kind": sparse}, "dense": {"kind": dense}}
+    with pytest.raises(ValidationError, match="no accumulators to age"):
+        Optim.model_validate({**kinds, "half_life_days": 7.0})
+    assert Optim.model_validate(kinds).half_life_days == 0
+    assert Optim.model_validate({"sparse": {"kind": sparse}, "half_life_days": 7.0}).dense.kind == "adagrad"

@@ -1,0 +1,93 @@
+"""From what workers measured to a verdict in the ledger: pure but for the one transaction at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diurnal.checkpoint.history import History
+from diurnal.config import Config
+from diurnal.daily.gate import Hold, Promote, Undecided, Verdict, judge
+from diurnal.ledger.claims import Ledger
+from diurnal.ledger.lease import Lease
+from diurnal.ledger.records import IncrementState, VersionRecord
+from diurnal.metrics.blocks import Evidence
+from diurnal.metrics.health import TableHealth
+from diurnal.train.commit import TRIAL
+from diurnal.train.trial import BASELINE, JUDGED, TABLES
+
+_STATES: dict[str, IncrementState] = {"promote": "promoted", "hold": "held", "undecided": "judged"}
+
+
+class Bench:
+    """Judges the versions of one model, each once."""
+
+    def __init__(self, config: Config, history: History, ledger: Ledger, lease: Lease) -> None:
+        self._config = config
+        self._history = history
+        self._ledger = ledger
+        self._lease = lease
+        self._without_trial: set[int] = set()
+
+    def settle(self) -> list[tuple[VersionRecord, Verdict]]:
+        """Judges every version whose own commit has what that needs and that has no verdict yet, oldest first."""
+        judged = []
+        for version in self._ledger.versions(self._lease.model):
+            if version.verdict or version.number in self._without_trial:
+                continue
+            trial = self._trial_of(version.path)
+            if trial is None or trial.get(JUDGED, {}).get("number") != version.number:
+                self._without_trial.add(version.number)
+            else:
+                judged.append((version, self.decide(version, trial)))
+        return judged
+
+    def decide(self, version: VersionRecord, trial: dict[str, Any]) -> Verdict:
+        """The verdict on a version, kept in the ledger together with what follows from it.
+
+        A version that was compared with another champion than there is now is undecided: it was not judged against
+        what it would replace.
+        """
+        gate, baseline = self._config.gate, trial.get(BASELINE)
+        champion = self._ledger.champion(self._lease.model)
+        verdict = judge(
+            Evidence.from_json(baseline["evidence"]) if baseline else None,
+            Evidence.from_json(trial[JUDGED]["evidence"]),
+            self._tables_of(version.number),
+            self._tables_of(version.parent),
+            gate,
+        )
+        compared = baseline["number"] if baseline else None
+        if champion is not None and champion not in (compared, version.number):
+            verdict = self._compared_with_another(verdict, compared, champion)
+        if not self._write(version, verdict, champion):
+            champion = self._ledger.champion(self._lease.model)
+            verdict = self._compared_with_another(verdict, compared, champion)
+            self._write(version, verdict, champion)
+        return verdict
+
+    def _write(self, version: VersionRecord, verdict: Verdict, champion: int | None) -> bool:
+        return self._lease.judge(
+            version.number,
+            verdict.kind,
+            verdict.reason,
+            evidence=verdict.to_json(),
+            rejected=isinstance(verdict, Hold) and self._config.gate.after_hold == "champion",
+            state=_STATES[verdict.kind],
+            expected_champion=champion,
+            promote=isinstance(verdict, Promote),
+        )
+
+    @staticmethod
+    def _compared_with_another(verdict: Verdict, compared: int | None, champion: int | None) -> Verdict:
+        if isinstance(verdict, Hold):
+            return verdict
+        reason = f"it was compared with version {compared}, and version {champion} is the champion now"
+        return Undecided(reason, verdict.checks)
+
+    def _trial_of(self, path: str) -> dict[str, Any] | None:
+        return self._history.store.at(path).manifest().lineage.metrics.get(TRIAL)
+
+    def _tables_of(self, number: int | None) -> list[TableHealth]:
+        paths = [commit.path for commit in self._history.commits() if commit.is_final and commit.number == number]
+        trial = self._trial_of(paths[0]) if paths else None
+        return [TableHealth.from_json(table) for table in (trial or {}).get(TABLES, ())]

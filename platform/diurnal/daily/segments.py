@@ -1,0 +1,36 @@
+"""The rows that are calibrated apart: those of the most frequent ids of the features that the gate names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from diurnal.config import Schema
+from diurnal.data.profile import Profile
+from diurnal.data.sparse import encode_sparse
+from diurnal.metrics.segments import Segment
+
+MOST_IDS = 8
+"""Segments of one feature."""
+
+
+def segments_of(profile: Profile, schema: Schema, names: Iterable[str]) -> tuple[Segment, ...]:
+    """The most frequent ids of these features in an increment, as rows of their tables.
+
+    Ids that share a row of a hashed table are one segment, named by the most frequent of them.
+    """
+    found: dict[tuple[str, int], Segment] = {}
+    for feature in (feature for feature in schema.sparse if feature.name in set(names)):
+        texts = [text for text, _ in profile.sparse[feature.name].top[:MOST_IDS]]
+        values = texts if feature.type == "string" else [float(t) if feature.type == "float" else int(t) for t in texts]
+        types = {"string": pa.string(), "float": pa.float64(), "int64": pa.int64(), "uint64": pa.uint64()}
+        column = pa.array(values, types[feature.type])
+        rows = pa.RecordBatch.from_arrays([column], names=[feature.source])
+        (ids,), lengths, _ = encode_sparse(rows, schema.model_copy(update={"sparse": (feature,)}))
+        known = np.flatnonzero(lengths[0])
+        for index, row in zip(known.tolist(), ids.tolist(), strict=True):
+            name = f"{feature.name}={texts[index]}"
+            found.setdefault((feature.name, row), Segment(name, feature.name, row))
+    return tuple(found.values())

@@ -1,0 +1,177 @@
+"""How a model stands, from the ledger alone: neither data, nor storage, nor tracking is asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from diurnal.config import Config
+from diurnal.data.ids import IncrementId
+from diurnal.ledger.claims import Ledger
+from diurnal.ledger.records import IncrementRecord, VersionRecord
+
+SHOWN = 10
+"""Increments that are listed, the newest ones."""
+
+_PENDING = ("seen", "ready", "claimed", "profiled", "trained", "failed")
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Something that needs a person, or will."""
+
+    increment: str
+    what: str
+    what_to_do: str
+    needs_a_person: bool
+
+
+@dataclass(frozen=True)
+class Status:
+    name: str
+    holder: str | None
+    """Process that has the model now."""
+    champion: VersionRecord | None
+    champion_age_s: float | None
+    """Since its increment was committed."""
+    freshness_s: float | None
+    """Age of the newest row that the champion has learned; None where rows have no time."""
+    newest: VersionRecord | None
+    next_increment: str | None
+    """On the calendar, after the newest one that is known."""
+    increments: tuple[IncrementRecord, ...]
+    """The newest ones, in order."""
+    num_pending: int
+    troubles: tuple[Trouble, ...]
+
+    @property
+    def needs_a_person(self) -> bool:
+        return any(trouble.needs_a_person for trouble in self.troubles)
+
+    def to_dict(self) -> dict[str, Any]:
+        days = [
+            {k: v for k, v in asdict(record).items() if k not in ("profile", "model")} for record in self.increments
+        ]
+        versions = {
+            name: version and {k: v for k, v in asdict(version).items() if k not in ("evidence", "model")}
+            for name, version in (("champion", self.champion), ("newest", self.newest))
+        }
+        return {
+            "name": self.name,
+            "holder": self.holder,
+            **versions,
+            "champion_age_s": self.champion_age_s,
+            "freshness_s": self.freshness_s,
+            "next_increment": self.next_increment,
+            "increments": days,
+            "num_pending": self.num_pending,
+            "troubles": [asdict(trouble) for trouble in self.troubles],
+            "needs_a_person": self.needs_a_person,
+        }
+
+    def text(self) -> str:
+        lines = [f"model {self.name}"]
+        if self.champion is None:
+            lines.append("  champion    none")
+        else:
+            since = _age(self.champion_age_s)
+            lines.append(f"  champion    version {self.champion.number} of {self.champion.increment}, {since} old")
+        if self.newest is not None and self.newest != self.champion:
+            verdict = self.newest.verdict or "not judged"
+            lines.append(f"  newest      version {self.newest.number} of {self.newest.increment}: {verdict}")
+        if self.freshness_s is not None:
+            lines.append(f"  freshness   the champion's newest row is {_age(self.freshness_s)} old")
+        lines.append(f"  at work     {self.holder or 'nobody'}")
+        if self.increments:
+            lines += ["", f"  {'increment':<16} {'state':<10} {'rows':>12}  {'version':>7}  reason"]
+        for record in self.increments:
+            rows = "-" if record.rows is None else f"{record.rows:,}"
+            version = record.version or "-"
+            told = f"  {record.increment:<16} {record.state:<10} {rows:>12}  {version:>7}  {record.reason}"
+            lines.append(told.rstrip())
+        if self.num_pending:
+            following = f"next on the calendar: {self.next_increment}"
+            lines.append(f"  {self.num_pending} increments are known and not done; {following}")
+        for trouble in self.troubles:
+            mark = "!" if trouble.needs_a_person else "-"
+            lines += ["", f"{mark} {trouble.increment}: {trouble.what}", f"  to do: {trouble.what_to_do}"]
+        if not self.troubles:
+            lines += ["", "nothing needs a person"]
+        return "\n".join(lines)
+
+
+def status(config: Config, ledger: Ledger, clock: Callable[[], float] = time.time) -> Status:
+    """How the model of a configuration stands."""
+    model, now_s = config.name, clock()
+    increments, versions = ledger.increments(model), ledger.versions(model)
+    by_number = {version.number: version for version in versions}
+    champion = by_number.get(ledger.champion(model) or 0)
+    watermark_us = champion.watermark_us if champion else None
+    newest_known = max((record.increment for record in increments), default=None)
+    following = newest_known and _next(newest_known)
+    return Status(
+        name=model,
+        holder=ledger.held(model),
+        champion=champion,
+        champion_age_s=now_s - datetime.fromisoformat(champion.created_at).timestamp() if champion else None,
+        freshness_s=None if watermark_us is None else now_s - watermark_us / 1e6,
+        newest=versions[-1] if versions else None,
+        next_increment=following,
+        increments=tuple(increments[-SHOWN:]),
+        num_pending=sum(record.state in _PENDING for record in increments),
+        troubles=tuple(_troubles(config, increments, champion, following, now_s)),
+    )
+
+
+def _troubles(
+    config: Config,
+    increments: list[IncrementRecord],
+    champion: VersionRecord | None,
+    following: str | None,
+    now_s: float,
+) -> list[Trouble]:
+    found, newest_done = [], max((r.increment for r in increments if r.state == "promoted"), default="")
+    for record in increments:
+        is_current = record.increment > newest_done
+        if record.state == "held":
+            what = f"held: {record.reason}"
+            to_do = (
+                f"look at the data; when they are right, `diurnal daily --retry {record.increment}`"
+                if record.version is None
+                else f"look at the run in MLflow; `diurnal promote {record.version}` if it is good all the same"
+            )
+            if is_current:
+                found.append(Trouble(record.increment, what, to_do, True))
+        elif record.state == "judged" and is_current:
+            to_do = "nothing: the next version is judged"
+            found.append(Trouble(record.increment, f"undecided: {record.reason}", to_do, False))
+        elif record.state == "failed":
+            found.append(Trouble(record.increment, f"failed: {record.reason}", "run `diurnal daily` again", True))
+        elif record.state == "seen" and record.reason and is_current:
+            found.append(Trouble(record.increment, record.reason, "wait, or write what is missing", False))
+        elif record.state == "skipped" and is_current:
+            to_do = f"nothing, or `diurnal daily --retry {record.increment}`"
+            found.append(Trouble(record.increment, f"skipped: {record.reason}", to_do, False))
+    if following is not None:
+        due_s = (IncrementId.parse(following).folder_end + timedelta(seconds=config.days.wait_s)).timestamp()
+        if now_s > due_s and champion is not None:
+            what = f"late: nothing was seen of it {_age(now_s - due_s)} after it was due"
+            found.append(Trouble(following, what, "run `diurnal daily`, or look at what writes the data", True))
+    return found
+
+
+def _next(increment: str) -> str:
+    """The increment after this one on the calendar."""
+    name = IncrementId.parse(increment)
+    if name.part < name.parts:
+        return str(name.whole.cut(name.parts)[name.part])
+    begin = name.folder_end
+    following = IncrementId(begin.date(), begin.hour if name.hour is not None else None)
+    return str(following.cut(name.parts)[0])
+
+
+def _age(seconds: float | None) -> str:
+    return "?" if seconds is None else str(timedelta(seconds=round(max(0.0, seconds))))
