@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
@@ -178,6 +178,8 @@ class _Copies:
     def _clean_up(self) -> None:
         """What an error has left."""
         for index, (_, copy) in enumerate(self._copies):
+            with suppress(pa.ArrowException, OSError):
+                copy.writer.close()
             copy.stream.close()
             unfinished = f"{self._unfinished}.{index}"
             if self._filesystem.get_file_info(unfinished).type == fs.FileType.File:

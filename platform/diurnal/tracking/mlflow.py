@@ -25,11 +25,25 @@ from diurnal.tracking import names
 from diurnal.tracking.location import experiment_link, run_link
 from diurnal.tracking.outbox import Outbox, Tally
 from diurnal.tracking.params import as_params, config_params, without_passwords
+from diurnal.tracking.registry import RegisteredVersion, RegistryState
 from diurnal.tracking.store import Dataset, Point, RunStart, Store
 
-__all__ = ["Dataset", "IncrementRun", "Status", "Tracker", "TrackingError", "TrackingReport"]
+__all__ = [
+    "Dataset",
+    "IncrementRun",
+    "RegisteredVersion",
+    "RegistryState",
+    "Status",
+    "Tracker",
+    "TrackingError",
+    "TrackingReport",
+    "mirror_now",
+]
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+_NO_VERDICT = {names.TAG_VERDICT: "", names.TAG_VERDICT_REASON: ""}
+"""A retry is judged anew."""
 
 BYTES_PER_UNIT = 256
 """An artifact weighs as much in the outbox as one point per so many bytes."""
@@ -84,8 +98,7 @@ class Tracker:
             return
         self._lineage_begun = True
         name = self._config.name
-        identity = {names.TAG_KIND: names.LINEAGE, names.TAG_MODEL: name}
-        start = RunStart(names.LINEAGE, f"lineage {name}", identity, self._mail.now_ms())
+        start = RunStart(names.LINEAGE, f"lineage {name}", names.identity(name, None), self._mail.now_ms())
         self._mail.send(lambda store: store.open_run(start), vital=True)
 
     def begin_increment(
@@ -113,16 +126,15 @@ class Tracker:
             TrackingError: in strict mode, if the store did not take it in `tracking.timeout_s`.
         """
         self.begin_lineage()
-        kind = {names.TAG_KIND: names.INCREMENT, names.TAG_MODEL: self._config.name}
         parent = "none" if parent_version is None else str(parent_version)
         start = RunStart(
             key=increment_id,
             name=names.increment_run_name(increment_id),
-            identity={**kind, names.TAG_INCREMENT: increment_id},
+            identity=names.identity(self._config.name, increment_id),
             time_ms=self._mail.now_ms(),
             parent=names.LINEAGE,
             attempt=attempt,
-            tags={**(tags or {}), names.TAG_PARENT_VERSION: parent, names.TAG_FINGERPRINT: dataset.fingerprint},
+            tags={**_NO_VERDICT, **(tags or {}), names.TAG_PARENT_VERSION: parent, names.TAG_FINGERPRINT: dataset.fingerprint},
             params=config_params(self._config),
             dataset=dataset,
         )
@@ -133,6 +145,70 @@ class Tracker:
         if self._strict:
             self._demand(self._mail.flush(self._config.tracking.timeout_s))
         return run
+
+    def held(
+        self,
+        increment_id: str,
+        *,
+        attempt: int,
+        reason: str,
+        dataset: Dataset,
+        parent_version: int | None = None,
+        metrics: Mapping[str, float | None] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        """Gives an increment that was kept from training a run that says so: FAILED, since nothing was committed.
+
+        Its metrics, of the section `profile`, are also on the lineage run. If it is trained later, the run is the same.
+
+        Raises:
+            ValueError, TrackingError: as `begin_increment`.
+        """
+        verdict = {names.TAG_VERDICT: names.HELD, names.TAG_VERDICT_REASON: reason}
+        run = self.begin_increment(
+            increment_id, attempt=attempt, parent_version=parent_version, dataset=dataset, tags={**(tags or {}), **verdict}
+        )
+        run.finish("FAILED", summary=metrics)
+        self._annotate(None, increment_id, {}, metrics or {}, names.increment_step(increment_id))
+
+    def verdict(
+        self,
+        increment_id: str,
+        tags: Mapping[str, str],
+        metrics: Mapping[str, float | None],
+        *,
+        version: int,
+    ) -> None:
+        """Says on the runs what the gate said, whether they are open or not.
+
+        Args:
+            increment_id: what the version was trained on; it has a run.
+            tags: `names.TAG_VERDICT` and its reason, of the increment's run.
+            metrics: of the section `gate`: on the increment's run with the version as the step, so that a version that
+                is trained again has a point of its own; on the lineage run at the increment's place in time.
+            version: what was judged.
+        """
+        self._annotate(increment_id, increment_id, tags, metrics, version)
+        self._annotate(None, increment_id, {}, metrics, names.increment_step(increment_id))
+
+    def mirror(self, state: RegistryState) -> None:
+        """Makes MLflow's model registry say what the ledger says. What an outage drops, the next one repairs."""
+        self._mail.send(lambda store: store.mirror(state), vital=True)
+
+    def _annotate(
+        self,
+        run_of: str | None,
+        increment_id: str,
+        tags: Mapping[str, str],
+        metrics: Mapping[str, float | None],
+        step: int,
+    ) -> None:
+        """On the run of an increment or of the lineage; a lineage point bears the increment's own time."""
+        time_ms = self._mail.now_ms() if run_of else int(names.increment_time(increment_id).timestamp() * 1000)
+        points = [Point(name, value, time_ms, step) for name, value in names.defined(metrics)]
+        tags = dict(tags)
+        if tags or points:
+            self._mail.send(lambda store: store.annotate(run_of, tags, points), weight=1 + len(points), vital=True)
 
     def link(self) -> str:
         """Where the experiment opens in the right mode: a URL if the store is a server, else what follows the address
@@ -173,6 +249,17 @@ class Tracker:
     def _demand(self, report: TrackingReport) -> None:
         if report.dropped:
             raise TrackingError(f"the tracking store did not take everything: {report.reason}")
+
+
+def mirror_now(config: Config, state: RegistryState, timeout_s: float) -> TrackingReport:
+    """Mirrors the registry for a command that ends: waits for at most `timeout_s` and never raises for the store.
+
+    Raises:
+        ConfigError: as `Tracker`.
+    """
+    tracker = Tracker(config)
+    tracker.mirror(state)
+    return tracker.close(timeout_s)
 
 
 class IncrementRun:
@@ -270,10 +357,14 @@ class _Mail:
     def now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    def send(self, call: Callable[[Store], None], *, weight: int = 1, vital: bool = False) -> None:
+    def send(self, call: Callable[[Store], object], *, weight: int = 1, vital: bool = False) -> None:
         if self.store and self._outbox:
             store = self.store
-            self._outbox.put(lambda _: call(store), [None], weight=weight, vital=vital)
+
+            def carry(_: object) -> None:
+                call(store)
+
+            self._outbox.put(carry, [None], weight=weight, vital=vital)
 
     def send_points(
         self, key: str, metrics: Mapping[str, float | None], step: int, time_ms: int, *, vital: bool = False

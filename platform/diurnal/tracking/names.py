@@ -145,6 +145,13 @@ PLAN_ARTIFACT = "plan.txt"
 CALIBRATION_ARTIFACT = "calibration.png"
 
 
+def identity(model: str, increment_id: str | None) -> dict[str, str]:
+    """Tags by which the run of an increment is found again, or for None the lineage run."""
+    if increment_id is None:
+        return {TAG_KIND: LINEAGE, TAG_MODEL: model}
+    return {TAG_KIND: INCREMENT, TAG_MODEL: model, TAG_INCREMENT: increment_id}
+
+
 def increment_time(increment_id: str) -> datetime:
     """The first instant of the increment, UTC; that of a part as if the rows were spread evenly over its folder's time.
 

@@ -64,6 +64,11 @@ class RegistryState:
     """What a rollback would go back to."""
     challenger: int | None = None
 
+    def __post_init__(self) -> None:
+        numbers = {version.number for version in self.versions}
+        assert len(numbers) == len(self.versions), "a version of the ledger is named once"
+        assert numbers.issuperset(self.aliases().values()), "an alias names a version of the ledger"
+
     def aliases(self) -> dict[str, int]:
         wanted = {
             names.ALIAS_CHAMPION: self.champion,
@@ -92,7 +97,7 @@ def reconcile(
     aliases = _aliases_of(client, model)
     writes = 0
     if aliases is None:
-        client.create_registered_model(model, tags={names.TAG_MODEL: model})
+        _create_model(client, model)
         aliases, writes = {}, 1
     registered, surplus = _registered(client, model)
     for version in sorted(state.versions, key=lambda version: version.number):
@@ -108,15 +113,14 @@ def reconcile(
     return writes + len(surplus)
 
 
-def source_of(path: str, run_id: str | None, *, by_server: bool) -> str:
-    """Where MLflow is told that a version lies.
+def source_of(model: str, version: RegisteredVersion, *, by_server: bool) -> str:
+    """Where MLflow is told that a version lies: its folder or URL.
 
-    A server refuses a local path outside its own artifacts (a client could make it read any file), so there it is the
-    run, or without one the path under a scheme that MLflow does not open. The tag `diurnal.path` has the true place.
+    A server refuses a local path that is not among the run's own artifacts, lest a client make it read any file, so
+    there it is `diurnal://<model>/<number>`, which MLflow does not open. The tag `diurnal.path` always has the place.
     """
-    if not by_server or ("://" in path and not path.startswith("file:")):
-        return path
-    return f"runs:/{run_id}/version" if run_id else f"diurnal:{path.removeprefix('file://')}"
+    is_url = "://" in version.path and not version.path.startswith("file:")
+    return version.path if is_url or not by_server else f"diurnal://{model}/{version.number}"
 
 
 def _aliases_of(client: MlflowClient, model: str) -> dict[str, str] | None:
@@ -129,6 +133,16 @@ def _aliases_of(client: MlflowClient, model: str) -> dict[str, str] | None:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
         return None
+
+
+def _create_model(client: MlflowClient, model: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(model, tags={names.TAG_MODEL: model})
+    except MlflowException as error:  # another process was quicker, or an answer was lost
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
 
 
 def _registered(client: MlflowClient, model: str) -> tuple[dict[int, ModelVersion], list[ModelVersion]]:
@@ -165,8 +179,8 @@ def _register(
     *,
     by_server: bool,
 ) -> ModelVersion:
+    source = source_of(model, version, by_server=by_server)
     run_id = find_run(version.increment)
-    source = source_of(version.path, run_id, by_server=by_server)
     return client.create_model_version(model, source, run_id, tags=version.tags(), await_creation_for=0)
 
 

@@ -21,6 +21,7 @@ from diurnal.tracking.database import ensure_database, exclusive
 from diurnal.tracking.location import artifact_root, database_file, experiment_name, is_server, tracking_uri
 from diurnal.tracking.outbox import Refused, describe
 from diurnal.tracking.provenance import dataset_entity, source_tags
+from diurnal.tracking.registry import RegistryState, reconcile
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -169,6 +170,43 @@ class Store:
                 self._delete_ghosts(self._unsure[key])
         self._unsure.pop(key, None)
         self._open.pop(key)
+
+    def mirror(self, state: RegistryState) -> int:
+        """Makes the registered model of the configuration's name say what `state` says; number of writes."""
+        with _refusals():
+            client = self._ready()
+            with exclusive(self._file) if self._file else nullcontext():
+                return reconcile(client, self._config.name, state, self.find_run, by_server=is_server(self.uri))
+
+    def find_run(self, increment_id: str) -> str | None:
+        """Id of the increment's run, the oldest one if there are several; None if it has none."""
+        if increment_id not in self.run_ids:
+            found = self._find(RunStart(increment_id, "", names.identity(self._config.name, increment_id), 0))
+            if not found:
+                return None
+            self.run_ids[increment_id] = found[0].info.run_id
+        return self.run_ids[increment_id]
+
+    def annotate(self, increment_id: str | None, tags: Mapping[str, str], points: Sequence[Point]) -> None:
+        """Adds to a run that need not be open, without opening it again: an increment's, or the lineage's for None.
+
+        A point whose key and step the run has already is not written.
+        """
+        from mlflow.entities import Metric
+
+        with _refusals():
+            start = RunStart("", "", names.identity(self._config.name, increment_id), 0)
+            found = self._find(start)
+            if not found:
+                raise Refused(f"there is no run of {increment_id or names.LINEAGE}")
+            run_id = found[0].info.run_id
+            if tags:
+                self._set_tags(run_id, tags)
+            has = found[0].data.metrics.keys() & {point.key for point in points}
+            seen = {(m.key, m.step) for key in has for m in self._ready().get_metric_history(run_id, key)}
+            fresh = [Metric(p.key, p.value, p.time_ms, p.step) for p in points if (p.key, p.step) not in seen]
+            if fresh:
+                self._ready().log_batch(run_id, metrics=fresh)
 
     def _run(self, key: str) -> _OpenRun:
         if key not in self._open:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -114,8 +115,9 @@ class Server:
         self.binaries = self._binaries()
         self.user: dict[str, Any] = {}
         if os.geteuid() == 0:
-            self.user = {"user": "nobody", "group": "nogroup", "extra_groups": []}
-            shutil.chown(folder, "nobody", "nogroup")
+            nobody = pwd.getpwnam("nobody")
+            self.user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            os.chown(folder, nobody.pw_uid, nobody.pw_gid)
         self.log = folder / "log"
         self.process = self._start()
         self.admin = self._connect()

@@ -1,0 +1,66 @@
+"""Closes runs that say RUNNING though nobody works on them: their process was killed, and MLflow does not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from diurnal.config import Config
+from diurnal.tracking import names
+from diurnal.tracking.location import database_file, experiment_name, tracking_uri
+from diurnal.tracking.mlflow import TrackingError
+from diurnal.tracking.outbox import describe
+from diurnal.tracking.store import connect
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+
+def sweep_runs(config: Config, is_alive: Callable[[str], bool], committed: Collection[str]) -> list[str]:
+    """Ends the RUNNING runs of this model that nobody works on; those of other models stay as they are.
+
+    Args:
+        is_alive: whether somebody works on an increment; asked with `names.LINEAGE`, whether anybody trains the model.
+            Asked after the runs were read, so that a run that begins meanwhile is not closed.
+        committed: increments with a committed version. Their runs end as FINISHED, others as KILLED. The lineage run
+            ends as its last increment, in time, did.
+
+    Returns:
+        What was closed, `<name of the run>: <status>`.
+
+    Raises:
+        ConfigError: as `tracking_uri`.
+        TrackingError: the store does not answer, or refuses.
+    """
+    if not config.tracking.enabled:
+        return []
+    uri = tracking_uri(config)
+    file = database_file(uri)
+    if file is not None and not file.exists():
+        return []
+    try:
+        return _sweep(connect(uri), config, is_alive, committed)
+    except Exception as error:
+        raise TrackingError(f"the runs were not swept: {describe(error)}") from error
+
+
+def _sweep(
+    client: MlflowClient, config: Config, is_alive: Callable[[str], bool], committed: Collection[str]
+) -> list[str]:
+    experiment = client.get_experiment_by_name(experiment_name(config))
+    if experiment is None:
+        return []
+    query = f"tags.`{names.TAG_MODEL}` = '{config.name}'"
+    runs = _search(client, experiment.experiment_id, f"{query} and attributes.status = 'RUNNING'")
+    closed: list[str] = []
+    for run in sorted(runs, key=lambda run: run.data.tags.get(names.TAG_INCREMENT, "~")):
+        increment = run.data.tags.get(names.TAG_INCREMENT)
+        if is_alive(increment or names.LINEAGE):
+            continue
+        status = "KILLED"
+        if increment in committed or (increment is None and _last_status(client, experiment.experiment_id, query)):
+            status = "FINISHED"
+        client.set_terminated(run.info.run_id, status)
+        closed.append(f"{run.info.run_name}: {status}")
+    return closed
