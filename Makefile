@@ -6,7 +6,7 @@ PYTHON_IN_VENV := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui quality bench torture doctor test check pins clean
+.PHONY: help install demo ui staleness quality bench torture doctor test check pins clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -19,6 +19,9 @@ demo: install ## trains real days one after the other on this machine; a few min
 
 ui: install ## opens what demo recorded in MLflow
 	@$(PYTHON_IN_VENV) -P -m diurnal.tracking.ui --config jobs/configs/movielens.toml --config jobs/configs/demo.toml
+
+staleness: install ## a model updated every day, against older versions of it, on real data; about six minutes
+	@$(PYTHON_IN_VENV) jobs/staleness.py
 
 quality: install ## compares the model's quality with other models on real data
 	@$(PYTHON_IN_VENV) jobs/quality.py

@@ -120,9 +120,11 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
 def test_the_commands_are_these() -> None:
     out = run(*DIURNAL, "--help").stdout
     listed = out.partition("Commands:")[2].split("\n")
-    assert [line.split()[0] for line in listed if line.strip()] == ["doctor", "evaluate", "train", "validate"]
-    for command in ("evaluate", "train", "validate"):
-        text = run(*DIURNAL, command, "--help").stdout
+    found = [line.split()[0] for line in listed if line.startswith("  ") and line[2:3].strip()]
+    commands = ["backfill", "daily", "doctor", "evaluate", "ledger", "promote", "replay", "rollback", "status", "train"]
+    assert found == [*commands, "validate"]
+    for command in {*found, "ledger events", "ledger rebuild"} - {"doctor", "ledger"}:
+        text = run(*DIURNAL, *command.split(), "--help").stdout
         assert all(option in text for option in ("--config", "--set", "--json"))
 
 

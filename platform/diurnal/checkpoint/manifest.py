@@ -45,8 +45,8 @@ class Lineage(Section):
     """How the increment's rows were dealt into steps, as `data.streams` says it: a restart inside the increment goes on
     with it, whatever the configuration says by then."""
     joined: tuple[dict[str, Any], ...] = ()
-    """Rows of increments before that were held out there and are learned here, each file a `data.partitions.ParquetFile`
-    as JSON."""
+    """Rows of increments before that were held out there and are learned here: each file a
+    `data.partitions.ParquetFile` as JSON."""
     held_out: dict[str, Any] | None = None
     """Rows of this increment that are left to the next version, a `data.partitions.HeldOut` as JSON."""
     watermark_us: int | None = None

@@ -48,6 +48,48 @@ def backfill(first: str, last: str, files: Texts, overrides: Texts, as_json: boo
     _run(Asked(first, last), False, files, overrides, as_json)
 
 
+@click.command()
+@click.option("--from", "first", metavar="DAY", required=True, help="First day or hour that is scored.")
+@click.option("--to", "last", metavar="DAY", required=True, help="Last one.")
+@click.option("--age", "ages", type=click.IntRange(min=0), multiple=True, help="Days; repeatable. [1, 2, 3, 7, 14]")
+@click.option("--frozen", type=int, metavar="VERSION", help="A version that scores all days, beside the ages.")
+@click.option("--plot", metavar="FILE", help="Writes a PNG.")
+@config_options
+def replay(
+    first: str,
+    last: str,
+    ages: tuple[int, ...],
+    frozen: int | None,
+    plot: str | None,
+    files: Texts,
+    overrides: Texts,
+    as_json: bool,
+) -> None:
+    """Quality against staleness: versions of the past score days that they have not learned. Nothing is learned."""
+    from pathlib import Path
+
+    from diurnal.config import load_config
+    from diurnal.daily.replay import AGES
+    from diurnal.daily.replay import replay as run
+
+    config = load_config(files, overrides)
+    found = run(config, first, last, ages or AGES, frozen)
+    if plot:
+        from diurnal.tracking.plots import staleness_png
+
+        by_day = {name: [one.report for one in scored] for name, scored in found.columns.items()}
+        Path(plot).write_bytes(staleness_png(found.increments, by_day, config.name))
+    if as_json:
+        print_json(found.to_dict())
+        return
+    click.echo(f"{len(found.increments)} increments, {found.increments[0]} to {found.increments[-1]}")
+    click.echo(f"{'model':>20}  {'pooled NE':>9}  {'above first':>11}  {'mean AUC':>8}")
+    for row in found.table():
+        cells = (row["pooled_ne"], row["excess_ne_pct"], row["mean_day_auc"])
+        ne, excess, auc = ("-" if cell is None else cell for cell in cells)
+        click.echo(f"{row['model']:>20}  {ne:>9.4f}  {excess:>10.2f}%  {auc:>8.4f}")
+
+
 def _run(asked: Any, follow: bool, files: Texts, overrides: Texts, as_json: bool) -> None:
     from diurnal.config import load_config
     from diurnal.daily.run import daily as run
@@ -62,8 +104,9 @@ def _run(asked: Any, follow: bool, files: Texts, overrides: Texts, as_json: bool
 
 
 @click.command()
+@click.option("--sweep", is_flag=True, help="First closes runs, attempts and leases of processes that died.")
 @config_options
-def status(files: Texts, overrides: Texts, as_json: bool) -> None:
+def status(sweep: bool, files: Texts, overrides: Texts, as_json: bool) -> None:
     """Champion, freshness, what is late, what is held and why: from the ledger alone. 3 when a person is needed."""
     from diurnal.config import load_config
     from diurnal.daily.status import status as look
@@ -72,13 +115,37 @@ def status(files: Texts, overrides: Texts, as_json: bool) -> None:
 
     config = load_config(files, overrides)
     with Ledger(config.ledger.url or default_url(config.storage)) as ledger:
+        swept = _sweep(config, ledger) if sweep else []
         found = look(config, ledger)
     if as_json:
-        print_json(found.to_dict())
+        print_json({**found.to_dict(), "swept": swept})
     else:
+        for line in swept:
+            click.echo(f"closed {line}")
         click.echo(found.text())
     if found.needs_a_person:
         sys.exit(EXIT_HELD)
+
+
+def _sweep(config: Any, ledger: Any) -> list[str]:
+    """Whoever can claim the model is the only one at work on it: what is open otherwise belongs to the dead."""
+    from diurnal.daily.mirror import state_of
+    from diurnal.errors import LeaseHeld
+    from diurnal.tracking.mlflow import mirror_now
+    from diurnal.tracking.sweep import sweep_runs
+
+    try:
+        lease = ledger.claim(config.name, "sweep", config.ledger.lease_s)
+    except LeaseHeld:
+        return []
+    try:
+        committed = {commit.increment for commit in ledger.commits(config.name) if commit.is_final}
+        closed = sweep_runs(config, lambda _: False, committed)
+    finally:
+        lease.release()
+    if config.tracking.enabled and committed:
+        mirror_now(config, state_of(ledger, config.name), config.tracking.timeout_s)
+    return closed
 
 
 @click.command()
@@ -103,7 +170,7 @@ def _decide(change: Any, files: Texts, overrides: Texts, as_json: bool) -> None:
     from diurnal.daily.mirror import state_of
     from diurnal.ledger.claims import Ledger
     from diurnal.ledger.database import default_url
-    from diurnal.tracking.registry_now import mirror_now
+    from diurnal.tracking.mlflow import mirror_now
 
     config = load_config(files, overrides)
     with Ledger(config.ledger.url or default_url(config.storage)) as ledger:

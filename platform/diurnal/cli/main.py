@@ -6,7 +6,7 @@ import click
 
 from diurnal import __version__
 from diurnal.cli.check import doctor, validate
-from diurnal.cli.daily import backfill, daily, ledger, promote, rollback, status
+from diurnal.cli.daily import backfill, daily, ledger, promote, replay, rollback, status
 from diurnal.cli.learn import evaluate, train
 
 
@@ -20,7 +20,7 @@ def main() -> None:
     """
 
 
-for command in (doctor, validate, train, evaluate, daily, backfill, status, promote, rollback, ledger):
+for command in (doctor, validate, train, evaluate, daily, backfill, replay, status, promote, rollback, ledger):
     main.add_command(command)
 
 

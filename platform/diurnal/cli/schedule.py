@@ -28,7 +28,8 @@ def schedule(
 ) -> None:
     """Prints or installs what runs `daily` for this configuration: a crontab line or a systemd timer. Times are UTC."""
     from diurnal.config import load_config
-    from diurnal.daily.schedule import daily_job, parse_timing, schedule_cron, schedule_systemd
+    from diurnal.daily.schedule import daily_job, schedule_cron, schedule_systemd
+    from diurnal.daily.timing import parse_timing
     from diurnal.errors import ConfigError, Fault
 
     if install and remove:

@@ -42,7 +42,8 @@ class Cycle:
 
     Args:
         say: shows a line to a person.
-        on_change: called after the ledger has changed, for mirrors of it.
+        on_judged: called with the number of a version that has a verdict now.
+        on_held: called with an increment that is not trained, and why, while no worker has it.
         asked: which increments, and how many.
         follow: whether more is to come, so that nothing to do now is not the end.
     """
@@ -55,7 +56,7 @@ class Cycle:
         lease: Lease,
         say: Callable[[str], None],
         *,
-        on_change: Callable[[], None] = lambda: None,
+        on_judged: Callable[[int], None] = lambda _: None,
         on_held: Callable[[Increment, str], None] = lambda *_: None,
         asked: Asked | None = None,
         follow: bool = False,
@@ -66,7 +67,7 @@ class Cycle:
         self._ledger = ledger
         self._lease = lease
         self._say = say
-        self._on_change = on_change
+        self._on_judged = on_judged
         self._on_held = on_held
         self._asked = asked or Asked()
         self._follow = follow
@@ -76,6 +77,7 @@ class Cycle:
         self._unreadable: dict[str, DataError] = {}
         self._one_class: set[str] = set()
         self._shown: set[str] = set()
+        self._untold: list[tuple[Increment, str]] = []
         self.is_running = False
         """Whether workers have a version in memory, so that only its child can be next."""
         self.done: list[str] = []
@@ -85,6 +87,8 @@ class Cycle:
         """The next increment, ready to be learned; None when it has not come yet; () when there is none to wait for,
         or the workers have to load another version first."""
         while True:
+            while self._untold:
+                self._on_held(*self._untold.pop(0))
             self._settle()
             agenda = self._look()
             if self.is_running and self._is_another_parent():
@@ -133,7 +137,7 @@ class Cycle:
         self._lease.mark(increment, "profiled", scored=report)
         return True
 
-    def dataset(self, increment_id: str) -> Dataset | None:
+    def dataset(self, increment_id: str) -> Dataset:
         """What tracking is told of an increment's rows."""
         increment, path = self._increments[increment_id], self._config.data.path
         folder = f"{path}/{IncrementId.parse(increment_id).folder}"
@@ -148,7 +152,7 @@ class Cycle:
         reached("daily/judged", 0)
         self.done.append(increment)
         self._say(f"{increment}: version {number}: {verdict.kind}: {verdict.reason}")
-        self._on_change()
+        self._on_judged(number)
         reached("daily/mirrored", 0)
 
     def _is_another_parent(self) -> bool:
@@ -253,7 +257,7 @@ class Cycle:
         self._lease.mark(increment.id, "held", reason=reason, **facts, **kept)
         self.done.append(increment.id)
         self._say(f"{increment.id}: held: {reason}")
-        self._on_held(increment, reason)
+        self._untold.append((increment, reason))
         reached("daily/held", 0)
 
     def _segments(self, increment: str) -> tuple[Any, ...]:

@@ -38,7 +38,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from diurnal.config.daily import Gate
-from diurnal.metrics.blocks import COLUMNS, Evidence
+from diurnal.metrics.evidence import COLUMNS, Evidence
 from diurnal.metrics.health import TableHealth
 from diurnal.metrics.report import binary_entropy
 
@@ -231,10 +231,8 @@ def _ne_below_1(challenger: Evidence, gate: Gate, why: str) -> Check:
 def _calibration(challenger: Evidence, gate: Gate) -> Check:
     value, low, high = _calibration_interval(challenger, 0, gate.confidence)
     lowest, highest = gate.calibration
-    if low > highest or high < lowest:
-        outcome = "hold"
-    else:
-        outcome = "pass" if lowest <= low and high <= highest else "undecided"
+    is_inside, is_outside = lowest <= low and high <= highest, low > highest or high < lowest
+    outcome = "hold" if is_outside else "pass" if is_inside else "undecided"
     text = f"calibration {value:.3f} ({low:.3f} to {high:.3f}; from {lowest:g} to {highest:g})"
     return Check("calibration", value, _end(low), _end(high), gate.calibration, outcome, text)
 
@@ -253,10 +251,8 @@ def _segments(challenger: Evidence, gate: Gate) -> list[Check]:
             checks.append(Check(title, None, None, None, gate.segment_calibration, "not judged", text))
             continue
         value, low, high = _calibration_interval(challenger, segment, confidence)
-        if low > highest or high < lowest:
-            outcome = "hold"
-        else:
-            outcome = "pass" if lowest <= value <= highest else "undecided"
+        is_inside, is_outside = lowest <= value <= highest, low > highest or high < lowest
+        outcome = "hold" if is_outside else "pass" if is_inside else "undecided"
         text = f"{title} {value:.3f} ({low:.3f} to {high:.3f}; from {lowest:g} to {highest:g})"
         checks.append(Check(title, value, _end(low), _end(high), gate.segment_calibration, outcome, text))
     return checks

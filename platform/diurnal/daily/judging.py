@@ -57,20 +57,20 @@ class Bench:
             gate,
         )
         compared = baseline["number"] if baseline else None
+        rows = trial[JUDGED]["evidence"]["num_rows"]
         if champion is not None and champion not in (compared, version.number):
             verdict = self._compared_with_another(verdict, compared, champion)
-        if not self._write(version, verdict, champion):
+        while not self._write(version, verdict, champion, rows):
             champion = self._ledger.champion(self._lease.model)
             verdict = self._compared_with_another(verdict, compared, champion)
-            self._write(version, verdict, champion)
         return verdict
 
-    def _write(self, version: VersionRecord, verdict: Verdict, champion: int | None) -> bool:
+    def _write(self, version: VersionRecord, verdict: Verdict, champion: int | None, rows: int) -> bool:
         return self._lease.judge(
             version.number,
             verdict.kind,
             verdict.reason,
-            evidence=verdict.to_json(),
+            evidence={**verdict.to_json(), "rows": rows},
             rejected=isinstance(verdict, Hold) and self._config.gate.after_hold == "champion",
             state=_STATES[verdict.kind],
             expected_champion=champion,

@@ -1,9 +1,63 @@
-"""What the model registry is to show, from the ledger."""
+"""What MLflow is to show of the daily loop: told in the background, and told again where it may have been lost."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from diurnal.data.partitions import Increment
 from diurnal.ledger.claims import Ledger
+from diurnal.ledger.records import VersionRecord
+from diurnal.tracking import names
+from diurnal.tracking.mlflow import Dataset, Tracker
 from diurnal.tracking.registry import RegisteredVersion, RegistryState
+
+
+class Mirror:
+    """Tells a tracker what the ledger says of one model."""
+
+    def __init__(self, tracker: Tracker, ledger: Ledger, model: str) -> None:
+        self._tracker = tracker
+        self._ledger = ledger
+        self._model = model
+
+    def catch_up(self) -> None:
+        """What a process that was killed may not have told any more: its last verdict, and the registry."""
+        judged = [version for version in self._ledger.versions(self._model) if version.evidence]
+        if judged:
+            self._tell(judged[-1])
+            self._tracker.mirror(state_of(self._ledger, self._model))
+
+    def judged(self, number: int) -> None:
+        """A version has a verdict."""
+        (version,) = [version for version in self._ledger.versions(self._model) if version.number == number]
+        self._tell(version)
+        self._tracker.mirror(state_of(self._ledger, self._model))
+
+    def held(self, increment: Increment, reason: str, dataset: Dataset) -> None:
+        """An increment is not trained."""
+        attempt = 1 + len(self._ledger.attempts(self._model, increment.id))
+        metrics = {names.PROFILE_ROWS: float(increment.num_own_rows)}
+        self._tracker.held(increment.id, attempt=attempt, reason=reason, dataset=dataset, metrics=metrics)
+
+    def _tell(self, version: VersionRecord) -> None:
+        tags = {names.TAG_VERDICT: version.verdict, names.TAG_VERDICT_REASON: version.reason}
+        metrics = gate_metrics(version.evidence or {})
+        metrics[names.GATE_PROMOTED] = float(version.verdict == "promote")
+        self._tracker.verdict(version.increment, tags, metrics, version=version.number)
+
+
+def gate_metrics(evidence: Mapping[str, Any]) -> dict[str, float | None]:
+    """The numbers of a verdict that was kept."""
+    checks = {check["name"]: check for check in evidence.get("checks", ())}
+    rise, calibration = checks.get("ne_rise", {}), checks.get("calibration", {})
+    return {
+        names.GATE_NE_RISE: rise.get("value"),
+        names.GATE_NE_RISE_LOW: rise.get("low"),
+        names.GATE_NE_RISE_HIGH: rise.get("high"),
+        names.GATE_CALIBRATION: calibration.get("value"),
+        names.GATE_ROWS: evidence.get("rows"),
+    }
 
 
 def state_of(ledger: Ledger, model: str) -> RegistryState:
@@ -11,8 +65,7 @@ def state_of(ledger: Ledger, model: str) -> RegistryState:
     it is another one and was not rejected)."""
     versions = ledger.versions(model)
     champion = ledger.champion(model)
-    standing = [version.number for version in versions if not version.rejected]
-    challenger = max(standing, default=None)
+    challenger = max((version.number for version in versions if not version.rejected), default=None)
     return RegistryState(
         versions=tuple(
             RegisteredVersion(

@@ -13,11 +13,12 @@ from diurnal.checkpoint.store import Store
 from diurnal.config import Config
 from diurnal.daily.agenda import Asked
 from diurnal.daily.cycle import Cycle
-from diurnal.daily.mirror import state_of
+from diurnal.daily.mirror import Mirror
+from diurnal.data.partitions import Increment
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.records import IncrementRecord, VersionRecord
 from diurnal.stack import check_stack
-from diurnal.tracking.mlflow import Dataset
+from diurnal.tracking.mlflow import Dataset, Tracker
 from diurnal.train.desk import TrainingDesk
 from diurnal.train.group import Groups, worker_groups
 from diurnal.train.progress import Progress
@@ -94,21 +95,32 @@ def daily(
         if count := history.rebuild(lease):
             progress.say(f"the ledger did not know of {count} versions in {config.storage}: they are registered")
         history.adopt(lease)
+        tracker = stack.enter_context(Tracker(config))
+        mirror = Mirror(tracker, ledger, config.name)
+        mirror.catch_up()
         groups: list[Groups] = []
 
         def run_group(desk: TrainingDesk, dataset: Callable[[str], Dataset | None]) -> None:
             if not groups:
-                groups.append(stack.enter_context(worker_groups(config, "train", progress, started_s, lease)))
+                groups.append(stack.enter_context(worker_groups(config, "train", progress, started_s, lease, tracker)))
             groups[0].run(desk, dataset)
 
-        def on_change() -> None:
-            if groups:
-                groups[0].tracker.mirror(state_of(ledger, config.name))
+        def on_held(increment: Increment, reason: str) -> None:
+            mirror.held(increment, reason, cycle.dataset(increment.id))
 
-        cycle = Cycle(config, history, ledger, lease, progress.say, on_change=on_change, asked=asked, follow=follow)
+        cycle = Cycle(
+            config,
+            history,
+            ledger,
+            lease,
+            progress.say,
+            on_judged=mirror.judged,
+            on_held=on_held,
+            asked=asked,
+            follow=follow,
+        )
         go_round(config, history, ledger, lease, cycle, run_group, progress.say)
         if groups:
-            on_change()
             groups[0].close()
         return _result(config, ledger, cycle, started_s)
 

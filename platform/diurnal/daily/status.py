@@ -121,7 +121,7 @@ def status(config: Config, ledger: Ledger, clock: Callable[[], float] = time.tim
         newest=versions[-1] if versions else None,
         next_increment=following,
         increments=tuple(increments[-SHOWN:]),
-        num_pending=sum(record.state in _PENDING for record in increments),
+        num_pending=sum(record.state in _PENDING and record.version is None for record in increments),
         troubles=tuple(_troubles(config, increments, champion, following, now_s)),
     )
 

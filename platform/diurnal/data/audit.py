@@ -88,8 +88,8 @@ class RowAudit:
 
     @staticmethod
     def planned(tasks: Iterable[ReadTask]) -> RowAudit:
-        """The rows that read tasks read. Where none is held out, what `StreamPlan.read_tasks` of all ranks for the steps
-        [0, s) add up to is what a resume point after step s has learned."""
+        """The rows that read tasks read. Where none is held out, what `StreamPlan.read_tasks` of all ranks for the
+        steps [0, s) add up to is what a resume point after step s has learned."""
         audit = RowAudit()
         for task in tasks:
             for window in (window for lane in task.lanes for window in lane.windows):

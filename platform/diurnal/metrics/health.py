@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TableHealth:
-    """One table, or the MLPs taken together as one, after an increment."""
+    """One table, or one MLP with its units as rows, after an increment."""
 
     name: str
     rows: int

@@ -134,7 +134,12 @@ class Tracker:
             time_ms=self._mail.now_ms(),
             parent=names.LINEAGE,
             attempt=attempt,
-            tags={**_NO_VERDICT, **(tags or {}), names.TAG_PARENT_VERSION: parent, names.TAG_FINGERPRINT: dataset.fingerprint},
+            tags={
+                **_NO_VERDICT,
+                **(tags or {}),
+                names.TAG_PARENT_VERSION: parent,
+                names.TAG_FINGERPRINT: dataset.fingerprint,
+            },
             params=config_params(self._config),
             dataset=dataset,
         )
@@ -166,7 +171,11 @@ class Tracker:
         """
         verdict = {names.TAG_VERDICT: names.HELD, names.TAG_VERDICT_REASON: reason}
         run = self.begin_increment(
-            increment_id, attempt=attempt, parent_version=parent_version, dataset=dataset, tags={**(tags or {}), **verdict}
+            increment_id,
+            attempt=attempt,
+            parent_version=parent_version,
+            dataset=dataset,
+            tags={**(tags or {}), **verdict},
         )
         run.finish("FAILED", summary=metrics)
         self._annotate(None, increment_id, {}, metrics or {}, names.increment_step(increment_id))

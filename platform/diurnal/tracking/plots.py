@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from diurnal.metrics.across_days import across_days
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,6 +58,32 @@ def days_png(days: Sequence[str], curves: Mapping[str, Sequence[float | None]], 
     every = max(1, len(days) // 8)
     axes.set_xticks(range(0, len(days), every), list(days)[::every], rotation=20, ha="right")
     axes.legend(frameon=False)
+    return _png(figure)
+
+
+def staleness_png(
+    days: Sequence[str], reports: Mapping[str, Sequence[Mapping[str, Any]]], title: str, trailing: int = 14
+) -> bytes:
+    """What models of different ages score: NE over trailing increments, and over all of them as bars.
+
+    Args:
+        days: increment ids, in order.
+        reports: for each model one report (`Report.to_dict()`) an increment.
+        title: over the plot.
+        trailing: increments whose rows a point of a curve is about.
+    """
+    figure, axes = _axes((10, 4), ylabel="normalized entropy (lower is better)", title=title)
+    pooled = {name: across_days(of_days).pooled_ne for name, of_days in reports.items()}
+    for number, (name, of_days) in enumerate(reports.items()):
+        windows = [of_days[max(0, stop - trailing) : stop] for stop in range(1, len(of_days) + 1)]
+        drawn = [across_days(window).pooled_ne for window in windows]
+        label = f"{name}: {pooled[name]:.4f}" if pooled[name] is not None else name
+        values = [float("nan") if value is None else value for value in drawn]
+        axes.plot(range(len(days)), values, linewidth=2.5 if number == 0 else 1.2, label=label)
+    every = max(1, len(days) // 8)
+    axes.set_xticks(range(0, len(days), every), list(days)[::every], rotation=20, ha="right")
+    axes.set_xlabel(f"each point: the last {trailing} increments; in the legend: all of them", fontsize=8)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return _png(figure)
 
 

@@ -24,7 +24,7 @@ def sweep_runs(config: Config, is_alive: Callable[[str], bool], committed: Colle
         is_alive: whether somebody works on an increment; asked with `names.LINEAGE`, whether anybody trains the model.
             Asked after the runs were read, so that a run that begins meanwhile is not closed.
         committed: increments with a committed version. Their runs end as FINISHED, others as KILLED. The lineage run
-            ends as its last increment, in time, did.
+            ends as the increment's run did that was created last.
 
     Returns:
         What was closed, `<name of the run>: <status>`.
@@ -52,15 +52,41 @@ def _sweep(
     if experiment is None:
         return []
     query = f"tags.`{names.TAG_MODEL}` = '{config.name}'"
-    runs = _search(client, experiment.experiment_id, f"{query} and attributes.status = 'RUNNING'")
+    running = _search(client, experiment.experiment_id, f"{query} and attributes.status = 'RUNNING'")
     closed: list[str] = []
-    for run in sorted(runs, key=lambda run: run.data.tags.get(names.TAG_INCREMENT, "~")):
+    for run in sorted(running, key=_lineage_last):
         increment = run.data.tags.get(names.TAG_INCREMENT)
         if is_alive(increment or names.LINEAGE):
             continue
-        status = "KILLED"
-        if increment in committed or (increment is None and _last_status(client, experiment.experiment_id, query)):
-            status = "FINISHED"
-        client.set_terminated(run.info.run_id, status)
-        closed.append(f"{run.info.run_name}: {status}")
+        if increment is None:
+            ended = _status_of_newest(client, experiment.experiment_id, query)
+        else:
+            ended = "FINISHED" if increment in committed else "KILLED"
+        client.set_terminated(run.info.run_id, ended)
+        closed.append(f"{run.info.run_name}: {ended}")
     return closed
+
+
+def _lineage_last(run: Run) -> tuple[bool, str]:
+    increment = run.data.tags.get(names.TAG_INCREMENT)
+    return increment is None, increment or ""
+
+
+def _status_of_newest(client: MlflowClient, experiment_id: str, query: str) -> str:
+    """How the increment's run that was created last ended; KILLED if there is none."""
+    query = f"{query} and tags.`{names.TAG_KIND}` = '{names.INCREMENT}'"
+    newest = client.search_runs([experiment_id], query, max_results=1, order_by=["attributes.start_time DESC"])
+    status = newest[0].info.status if newest else "KILLED"
+    return status if status in ("FINISHED", "FAILED") else "KILLED"
+
+
+def _search(client: MlflowClient, experiment_id: str, query: str) -> list[Run]:
+    """All of them, whatever fits into one answer."""
+    found: list[Run] = []
+    token = None
+    while True:
+        page = client.search_runs([experiment_id], query, page_token=token)
+        found += page
+        token = page.token
+        if not token:
+            return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Literal
 from uuid import uuid4
@@ -106,11 +106,20 @@ class Groups:
 
 @contextmanager
 def worker_groups(
-    config: Config, mode: Mode, progress: Progress, started_s: float, lease: Lease | None = None
+    config: Config,
+    mode: Mode,
+    progress: Progress,
+    started_s: float,
+    lease: Lease | None = None,
+    tracker: Tracker | None = None,
 ) -> Iterator[Groups]:
-    """A cluster, which is started if none is named, a tracker and a folder."""
-    with cluster(config), _scratch(config, mode) as scratch, Tracker(config) as tracker:
-        yield Groups(config, mode, progress, started_s, lease, tracker, scratch)
+    """A cluster, which is started if none is named, a folder, and a tracker, unless the caller has one."""
+    with (
+        cluster(config),
+        _scratch(config, mode) as scratch,
+        nullcontext(tracker) if tracker is not None else Tracker(config) as used,
+    ):
+        yield Groups(config, mode, progress, started_s, lease, used, scratch)
 
 
 def _where_it_is_tracked(link: str) -> str:

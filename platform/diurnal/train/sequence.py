@@ -93,8 +93,12 @@ class WorkerSequence:
             raise
 
     def evaluate(self) -> None:
+        loaded = self._start.path
         for fit in self._start.fits:
             plan = StreamPlan.from_json(fit.plan)
+            if fit.parent_path not in ("", loaded):
+                loaded = fit.parent_path
+                self._load(loaded)
             self._tell("increment", plan.increment_id, rows=plan.num_rows, rows_done=0)
             with self._learner.feed(plan) as feed:
                 self._tell_totals("evaluated", plan.increment_id, self._score(plan, feed)[0])

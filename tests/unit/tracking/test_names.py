@@ -44,7 +44,19 @@ def test_run_names_say_what_an_increment_is() -> None:
 
 
 def test_every_metric_is_in_one_section() -> None:
-    sections = {"train", "eval", "progressive", "data", "throughput", "lr", "cluster", "checkpoint", "sparse", "gate", "profile"}
+    sections = {
+        "train",
+        "eval",
+        "progressive",
+        "data",
+        "throughput",
+        "lr",
+        "cluster",
+        "checkpoint",
+        "sparse",
+        "gate",
+        "profile",
+    }
     assert all(key.count("/") == 1 and key.split("/")[0] in sections for key in names.METRICS)
     assert all(names.store_key(key) == key for key in names.METRICS)
 
