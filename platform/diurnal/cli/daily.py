@@ -144,7 +144,7 @@ def _sweep(config: Any, ledger: Any) -> list[str]:
     finally:
         lease.release()
     if config.tracking.enabled and committed:
-        mirror_now(config, state_of(ledger, config.name), config.tracking.timeout_s)
+        mirror_now(config, state_of(ledger, config), config.tracking.timeout_s)
     return closed
 
 
@@ -176,7 +176,7 @@ def _decide(change: Any, files: Texts, overrides: Texts, as_json: bool) -> None:
     with Ledger(config.ledger.url or default_url(config.storage)) as ledger:
         before = ledger.champion(config.name)
         change(ledger, config.name)
-        champion, state = ledger.champion(config.name), state_of(ledger, config.name)
+        champion, state = ledger.champion(config.name), state_of(ledger, config)
     report = mirror_now(config, state, config.tracking.timeout_s)
     if as_json:
         print_json({"name": config.name, "champion": champion, "before": before, "mirror": str(report)})

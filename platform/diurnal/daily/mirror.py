@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from diurnal.checkpoint.store import Store
+from diurnal.config import Config
 from diurnal.data.partitions import Increment
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.records import VersionRecord
@@ -16,23 +18,24 @@ from diurnal.tracking.registry import RegisteredVersion, RegistryState
 class Mirror:
     """Tells a tracker what the ledger says of one model."""
 
-    def __init__(self, tracker: Tracker, ledger: Ledger, model: str) -> None:
+    def __init__(self, tracker: Tracker, ledger: Ledger, config: Config) -> None:
         self._tracker = tracker
         self._ledger = ledger
-        self._model = model
+        self._config = config
+        self._model = config.name
 
     def catch_up(self) -> None:
         """What a process that was killed may not have told any more: its last verdict, and the registry."""
         judged = [version for version in self._ledger.versions(self._model) if version.evidence]
         if judged:
             self._tell(judged[-1])
-            self._tracker.mirror(state_of(self._ledger, self._model))
+            self._tracker.mirror(state_of(self._ledger, self._config))
 
     def judged(self, number: int) -> None:
         """A version has a verdict."""
         (version,) = [version for version in self._ledger.versions(self._model) if version.number == number]
         self._tell(version)
-        self._tracker.mirror(state_of(self._ledger, self._model))
+        self._tracker.mirror(state_of(self._ledger, self._config))
 
     def held(self, increment: Increment, reason: str, dataset: Dataset) -> None:
         """An increment is not trained."""
@@ -60,16 +63,17 @@ def gate_metrics(evidence: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
-def state_of(ledger: Ledger, model: str) -> RegistryState:
+def state_of(ledger: Ledger, config: Config) -> RegistryState:
     """Every version, and who is champion, previous (where a rollback leads) and challenger (the newest version, while
     it is another one and was not rejected)."""
-    versions = ledger.versions(model)
-    champion = ledger.champion(model)
+    model = config.name
+    versions, champion = ledger.versions(model), ledger.champion(model)
+    folder = Store(config.storage, model).root
     challenger = max((version.number for version in versions if not version.rejected), default=None)
     return RegistryState(
         versions=tuple(
             RegisteredVersion(
-                v.number, v.increment, v.parent, v.path, v.verdict, v.reason, v.watermark_us, v.created_at
+                v.number, v.increment, v.parent, str(folder / v.path), v.verdict, v.reason, v.watermark_us, v.created_at
             )
             for v in versions
         ),

@@ -96,7 +96,7 @@ def daily(
             progress.say(f"the ledger did not know of {count} versions in {config.storage}: they are registered")
         history.adopt(lease)
         tracker = stack.enter_context(Tracker(config))
-        mirror = Mirror(tracker, ledger, config.name)
+        mirror = Mirror(tracker, ledger, config)
         mirror.catch_up()
         groups: list[Groups] = []
 

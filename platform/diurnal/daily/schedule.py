@@ -34,6 +34,7 @@ from diurnal.daily.timing import Timing, is_utc, machine_zone
 from diurnal.errors import ConfigError, Fault
 
 _COMMAND = "-m diurnal.cli.main daily"
+_PROGRAM = re.compile(r"[\w/.+=@:,~% -]+")
 _MAX_COMMAND = 990
 """Bytes of a crontab's command: Debian's cron refuses 1000."""
 
@@ -120,7 +121,9 @@ def cron_line(job: Job, timing: Timing, by_utc: bool) -> str:
 
 def systemd_units(job: Job, timing: Timing) -> dict[str, str]:
     """Service and timer, by file name. systemd starts none twice, and makes up for a time when the machine was off."""
-    words = [_unit_word(job.command[0], ""), *(_unit_word(word, "$") for word in job.command[1:])]
+    # systemd refuses quotes and the like in the program's own name, and does not read `$$` there.
+    program, *rest = job.command if _PROGRAM.fullmatch(job.command[0]) else ("/usr/bin/env", *job.command)
+    words = [_unit_word(program, ""), *(_unit_word(word, "$") for word in rest)]
     environment = [f"Environment={_unit_word(f'{key}={value}', '')}" for key, value in job.environment]
     service = [
         job.marker,
