@@ -131,16 +131,19 @@ def _sweep(config: Any, ledger: Any) -> list[str]:
     """Whoever can claim the model is the only one at work on it: what is open otherwise belongs to the dead."""
     from diurnal.daily.mirror import state_of
     from diurnal.errors import LeaseHeld
-    from diurnal.tracking.mlflow import mirror_now
+    from diurnal.tracking.mlflow import TrackingError, mirror_now
     from diurnal.tracking.sweep import sweep_runs
 
     try:
         lease = ledger.claim(config.name, "sweep", config.ledger.lease_s)
     except LeaseHeld:
         return []
+    closed: list[str] = []
     try:
         committed = {commit.increment for commit in ledger.commits(config.name) if commit.is_final}
         closed = sweep_runs(config, lambda _: False, committed)
+    except TrackingError as error:
+        click.echo(str(error), err=True)
     finally:
         lease.release()
     if config.tracking.enabled and committed:

@@ -8,6 +8,7 @@ from diurnal import __version__
 from diurnal.cli.check import doctor, validate
 from diurnal.cli.daily import backfill, daily, ledger, promote, replay, rollback, status
 from diurnal.cli.learn import evaluate, train
+from diurnal.cli.schedule import schedule
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -20,7 +21,20 @@ def main() -> None:
     """
 
 
-for command in (doctor, validate, train, evaluate, daily, backfill, replay, status, promote, rollback, ledger):
+for command in (
+    doctor,
+    validate,
+    train,
+    evaluate,
+    daily,
+    backfill,
+    replay,
+    status,
+    promote,
+    rollback,
+    ledger,
+    schedule,
+):
     main.add_command(command)
 
 

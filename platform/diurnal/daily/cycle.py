@@ -98,7 +98,10 @@ class Cycle:
             if not agenda.todo:
                 self._refuse_what_is_unreadable(agenda)
                 return None if self._follow else ()
+            num_done = len(self.done)
             increment = self._prepare(self._increments[agenda.todo[0]])
+            if increment is not None or len(self.done) > num_done:
+                self._asked = agenda.asked  # what was asked for once is not done twice
             if increment is not None:
                 return [increment]
 

@@ -217,7 +217,7 @@ def _ne_rise(champion: Evidence, challenger: Evidence, gate: Gate) -> Check:
         f"NE {challenger.ne:.5f} is {value:+.5f} from the champion's {champion.ne:.5f} "
         f"({low:+.5f} to {high:+.5f}; at most {limit:+g})"
     )
-    return Check("ne_rise", value, _end(low), _end(high), (None, limit), outcome, text)
+    return Check("ne_rise", value, _number(low), _number(high), (None, limit), outcome, text)
 
 
 def _ne_below_1(challenger: Evidence, gate: Gate, why: str) -> Check:
@@ -225,7 +225,7 @@ def _ne_below_1(challenger: Evidence, gate: Gate, why: str) -> Check:
     outcome = "pass" if high < 1 else "undecided"
     better = "better than the click rate" if outcome == "pass" else "not certainly better than the click rate"
     text = f"NE {value:.5f} ({low:.5f} to {high:.5f}) is {better}; {why}"
-    return Check("ne", value, _end(low), _end(high), (None, 1.0), outcome, text)
+    return Check("ne", value, _number(low), _number(high), (None, 1.0), outcome, text)
 
 
 def _calibration(challenger: Evidence, gate: Gate) -> Check:
@@ -234,7 +234,7 @@ def _calibration(challenger: Evidence, gate: Gate) -> Check:
     is_inside, is_outside = lowest <= low and high <= highest, low > highest or high < lowest
     outcome = "hold" if is_outside else "pass" if is_inside else "undecided"
     text = f"calibration {value:.3f} ({low:.3f} to {high:.3f}; from {lowest:g} to {highest:g})"
-    return Check("calibration", value, _end(low), _end(high), gate.calibration, outcome, text)
+    return Check("calibration", value, _number(low), _number(high), gate.calibration, outcome, text)
 
 
 def _segments(challenger: Evidence, gate: Gate) -> list[Check]:
@@ -254,14 +254,14 @@ def _segments(challenger: Evidence, gate: Gate) -> list[Check]:
         is_inside, is_outside = lowest <= value <= highest, low > highest or high < lowest
         outcome = "hold" if is_outside else "pass" if is_inside else "undecided"
         text = f"{title} {value:.3f} ({low:.3f} to {high:.3f}; from {lowest:g} to {highest:g})"
-        checks.append(Check(title, value, _end(low), _end(high), gate.segment_calibration, outcome, text))
+        checks.append(Check(title, value, _number(low), _number(high), gate.segment_calibration, outcome, text))
     return checks
 
 
 def _calibration_interval(evidence: Evidence, segment: int, confidence: float) -> tuple[float, float, float]:
     """Of the logarithm, whose scatter is about as far up as down, which matters with few clicks."""
     value, low, high = jackknife(evidence.sums[segment], _log_calibration, confidence)
-    return tuple(math.exp(min(number, 700.0)) for number in (value, low, high))  # pyright: ignore[reportReturnType]
+    return _exp(value), _exp(low), _exp(high)
 
 
 def _finite_rows(challenger: Evidence) -> Check:
@@ -279,7 +279,7 @@ def _values(tables: Sequence[TableHealth], gate: Gate) -> list[Check]:
         checks.append(Check(name, table.nonfinite, None, None, (None, 0), outcome, text))
         text = f"{table.name}: largest value {table.max_abs:g} (at most {gate.max_weight:g})"
         name, outcome = f"max_abs of {table.name}", "hold" if is_large else "pass"
-        checks.append(Check(name, table.max_abs, None, None, (None, gate.max_weight), outcome, text))
+        checks.append(Check(name, _number(table.max_abs), None, None, (None, gate.max_weight), outcome, text))
     return checks
 
 
@@ -300,7 +300,9 @@ def _growth(tables: Sequence[TableHealth], parent_tables: Sequence[TableHealth],
         growth = table.rms_learned / before[table.name]
         text = f"{table.name}: norm is {growth:.2f} times its parent's (at most {gate.max_norm_growth:g})"
         outcome = "pass" if growth <= gate.max_norm_growth else "hold"
-        checks.append(Check(f"norm of {table.name}", growth, None, None, (None, gate.max_norm_growth), outcome, text))
+        checks.append(
+            Check(f"norm of {table.name}", _number(growth), None, None, (None, gate.max_norm_growth), outcome, text)
+        )
     return checks
 
 
@@ -323,5 +325,10 @@ def _log_calibration(sums: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(sums[:, _PREDICTION], 1e-300) / sums[:, _POSITIVE_WEIGHT])
 
 
-def _end(number: float) -> float | None:
+def _exp(number: float) -> float:
+    return math.exp(number) if number < 700 else math.inf
+
+
+def _number(number: float) -> float | None:
+    """JSON has neither nan nor infinity."""
     return number if math.isfinite(number) else None

@@ -10,7 +10,7 @@ import pytest
 from diurnal.config.daily import Days
 from diurnal.daily.agenda import Agenda, make_agenda
 from diurnal.daily.book import Asked, Known, Sighting, Trained
-from diurnal.data.ids import IncrementId, folders_between
+from diurnal.data.ids import IncrementId
 from diurnal.errors import DataError
 
 HOUR_US = 3_600_000_000
@@ -330,23 +330,6 @@ def test_rows_that_were_trained_under_another_name_are_not_trained_again():
     as_halves = [Known(h, "promoted", "a", 50, n) for n, h in enumerate(halves, 1)]
     versions = [Trained(n, h, "a") for n, h in enumerate(halves, 1)]
     assert look([seen(day(1)), seen(day(2))], (as_halves, versions)).todo == (day(2),)
-
-
-@pytest.mark.parametrize(
-    ("earlier", "later", "between"),
-    [
-        ("2026-02-28", "2026-03-01", []),
-        ("2028-02-28", "2028-03-01", ["2028-02-29"]),
-        ("2026-01-01T23P01of02", "2026-01-02T01", ["2026-01-02T00"]),
-        ("2026-01-01", "2026-01-03T02", ["2026-01-02", "2026-01-03T00", "2026-01-03T01"]),
-        ("2026-01-01T22", "2026-01-03", ["2026-01-01T23", "2026-01-02"]),
-        ("2026-01-03", "2026-01-01", []),
-        ("2026-03-28T23", "2026-03-29T04", [f"2026-03-29T0{hour}" for hour in range(4)]),
-    ],
-)
-def test_what_is_between_two_folders(earlier: str, later: str, between: list[str]):
-    found = folders_between(IncrementId.parse(earlier), IncrementId.parse(later))
-    assert [str(name) for name in found] == between
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diurnal.data.ids import IncrementId, days_between
+from diurnal.data.ids import IncrementId, days_between, folders_between
 
 DAYS = st.dates(date(1970, 1, 1), date(2100, 1, 1))
 HOURS = st.one_of(st.none(), st.integers(0, 23))
@@ -116,3 +116,20 @@ def test_neighbouring_parts_are_one_place_apart(name: IncrementId) -> None:
 )
 def test_days_between_count_gaps_and_parts_of_days_and_never_go_back(earlier: str, later: str, days: float) -> None:
     assert days_between(earlier, later) == pytest.approx(days)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "between"),
+    [
+        ("2026-02-28", "2026-03-01", []),
+        ("2028-02-28", "2028-03-01", ["2028-02-29"]),
+        ("2026-01-01T23P01of02", "2026-01-02T01", ["2026-01-02T00"]),
+        ("2026-01-01", "2026-01-03T02", ["2026-01-02", "2026-01-03T00", "2026-01-03T01"]),
+        ("2026-01-01T22", "2026-01-03", ["2026-01-01T23", "2026-01-02"]),
+        ("2026-01-03", "2026-01-01", []),
+        ("2026-03-28T23", "2026-03-29T04", [f"2026-03-29T0{hour}" for hour in range(4)]),
+    ],
+)
+def test_what_is_between_two_folders(earlier: str, later: str, between: list[str]):
+    found = folders_between(IncrementId.parse(earlier), IncrementId.parse(later))
+    assert [str(name) for name in found] == between

@@ -112,9 +112,7 @@ def test_a_row_without_a_finite_logit_is_a_row_but_in_no_number(bad: float) -> N
 
 def test_labels_and_weights_that_are_not_finite_are_counted_apart() -> None:
     sums = BlockSums(3)
-    sums.update(
-        torch.zeros(3), torch.tensor([math.nan, 1.0, 0.0]), torch.tensor([1.0, math.inf, 2.0]), torch.arange(3)
-    )
+    sums.update(torch.zeros(3), torch.tensor([math.nan, 1.0, 0.0]), torch.tensor([1.0, math.inf, 2.0]), torch.arange(3))
     assert sums.evidence().sums[0, 0].tolist() == pytest.approx([1, 0, 2, 0, 1, 2 * math.log(2), 2])
 
 
