@@ -27,9 +27,13 @@ class History:
         return [self.store.at(commit.path) for commit in self.commits() if commit.is_final]
 
     def parent(self) -> Commit | None:
-        """The version that the next one goes on from: the newest that was not rejected."""
-        rejected = {version.number for version in self._ledger.versions(self._model) if version.rejected}
-        versions = [commit for commit in self.commits() if commit.is_final and commit.number not in rejected]
+        """The version that the next one goes on from: the newest that was not rejected, nor was trained on top of one
+        that was. What was promoted all the same counts."""
+        usable: dict[int, bool] = {}
+        for version in self._ledger.versions(self._model):
+            is_on_good_ground = version.parent is None or usable.get(version.parent, True)
+            usable[version.number] = not version.rejected and (is_on_good_ground or version.verdict == "promote")
+        versions = [commit for commit in self.commits() if commit.is_final and usable.get(commit.number, True)]
         return max(versions, key=lambda commit: commit.number, default=None)
 
     def standing(self) -> list[Commit]:

@@ -26,19 +26,24 @@ class Bench:
         self._history = history
         self._ledger = ledger
         self._lease = lease
-        self._without_trial: set[int] = set()
+        self._looked_at: set[int] = set()
+        """Versions whose commits have no evidence that was not used."""
 
     def settle(self) -> list[tuple[VersionRecord, Verdict]]:
-        """Judges every version whose own commit has what that needs and that has no verdict yet, oldest first."""
+        """Judges every version that has no verdict yet and that a commit has the evidence for: its own, or its child's.
+
+        In a ledger that was lost, every verdict of the gate is found again in this way.
+        """
         judged = []
-        for version in self._ledger.versions(self._lease.model):
-            if version.verdict or version.number in self._without_trial:
+        versions = {version.number: version for version in self._ledger.versions(self._lease.model)}
+        for number, version in versions.items():
+            if number in self._looked_at:
                 continue
+            self._looked_at.add(number)
             trial = self._trial_of(version.path)
-            if trial is None or trial.get(JUDGED, {}).get("number") != version.number:
-                self._without_trial.add(version.number)
-            else:
-                judged.append((version, self.decide(version, trial)))
+            about = versions.get((trial or {}).get(JUDGED, {}).get("number"))
+            if trial is not None and about is not None and not about.verdict:
+                judged.append((about, self.decide(about, trial)))
         return judged
 
     def decide(self, version: VersionRecord, trial: dict[str, Any]) -> Verdict:

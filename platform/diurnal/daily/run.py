@@ -22,7 +22,7 @@ from diurnal.tracking.mlflow import Dataset, Tracker
 from diurnal.train.desk import TrainingDesk
 from diurnal.train.group import Groups, worker_groups
 from diurnal.train.progress import Progress
-from diurnal.train.run import held_lease, open_ledger, refuse_what_does_not_fit
+from diurnal.train.run import held_lease, open_ledger, refuse_to_go_on
 
 LOOK_EVERY_S = 2.0
 """Between two looks for an increment while no worker is held."""
@@ -146,9 +146,7 @@ def go_round(
             continue
         if not found:
             return
-        newest = history.newest()
-        if newest is not None:
-            refuse_what_does_not_fit(history.store.at(newest.path), config)
+        refuse_to_go_on(history, config)
         desk = TrainingDesk(
             config,
             history,

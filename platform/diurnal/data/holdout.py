@@ -1,7 +1,8 @@
 """Rows of an increment that are held out: which they are, and a copy of them that the next version learns.
 
 A row is held out when mix64(h ^ key) is below the threshold, where h is the hash of its request id, so that the rows of
-one request stay together, or its position in the increment where the schema declares no request id or the row has none.
+one request stay together, or its position in the increment where the schema declares no request id or the row has none:
+null, NaN or an empty string.
 The key depends on the seed and the increment: no request is held out for ever. Whoever reads the same files finds the
 same rows, in whatever order and pieces.
 """
@@ -9,20 +10,23 @@ same rows, in whatever order and pieces.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
+from pyarrow import types as t
 
 from diurnal.config import Schema
-from diurnal.data.arrow import column, hash_strings, is_null
-from diurnal.data.columns import declared_columns
+from diurnal.data.arrow import column, hash_strings, is_null, view_of
+from diurnal.data.columns import declared_columns, is_list, is_string
 from diurnal.data.hashing import hash_int64, mix64
 from diurnal.data.partitions import HeldOut, Increment, ParquetFile, open_filesystem
 from diurnal.errors import DataError, Fault
@@ -32,12 +36,16 @@ GROUP_ROWS = 65_536
 
 
 def is_held_out(rows: pa.RecordBatch, positions: np.ndarray, rule: HeldOut) -> np.ndarray:
-    """(n,) bool; `positions` are the rows' own in the increment, int64 (n,)."""
+    """(n,) bool; `positions` are the rows' own in the increment, int64 (n,).
+
+    Raises:
+        DataError: request ids of a type that has no hash.
+    """
     hashes = positions.astype(np.uint64)
     chunk = column(rows, rule.column) if rule.column else None
-    if chunk is not None and len(chunk):
-        known = ~is_null(chunk)
-        hashes[known] = _hashed(chunk)[known]
+    if chunk is not None and len(chunk) and not t.is_null(chunk.type):
+        of_ids, known = _hashed(chunk, rule.column)
+        np.copyto(hashes, of_ids, where=known)
     return mix64(hashes, np.uint64(rule.key)) < np.uint64(rule.threshold)
 
 
@@ -51,26 +59,25 @@ def rule_of(increment_id: str, schema: Schema, share: float, seed: int) -> HeldO
 def write_slice(increment: Increment, schema: Schema, share: float, seed: int, path: str) -> HeldOut:
     """Copies the declared columns of the rows that are held out, in the order of the log, and counts them.
 
-    The files appear when they are whole, or not at all; the same increment gives the same rows again.
+    A file appears when it is whole, or not at all. Its name tells its content, so that one that a version has named
+    never becomes another; the same increment gives the same rows again.
 
     Args:
-        path: of the copy, a local path or a URL that ends in `.parquet`.
+        path: a local path or a URL that ends in `.parquet`; files are named so, with a digest before the ending.
 
     Raises:
-        DataError: a file of the increment cannot be read.
+        DataError: a file of the increment cannot be read, or its request ids have a type that has no hash.
     """
     from diurnal.data.audit import RowAudit
 
     rule, audit = rule_of(increment.id, schema, share, seed), RowAudit()
-    filesystem, place = open_filesystem(path if "://" in path else str(Path(path).absolute()))
-    filesystem.create_dir(place.rpartition("/")[0], recursive=True)
+    url = path if "://" in path else Path(path).absolute().as_uri()
     with ExitStack() as stack:
-        copies = _Copies(filesystem, place, stack)
-        for rows, positions in _own_rows(increment, schema):
-            mask = is_held_out(rows, positions, rule)
-            audit.add(positions[mask])
-            copies.add(rows.filter(pa.array(mask)))
-        files = copies.finish(path)
+        copies = _Copies(url, stack)
+        for rows, positions in _held_out_rows(increment, schema, rule):
+            audit.add(positions)
+            copies.add(rows)
+        files = copies.finish()
     return replace(rule, num_rows=audit.count, audit=tuple(audit.to_array().tolist()), files=files)
 
 
@@ -80,19 +87,32 @@ def slice_increment(held_out: HeldOut, increment: Increment) -> Increment:
     return Increment(increment.id, increment.path, held_out.files, digest)
 
 
-def _hashed(chunk: pa.Array) -> np.ndarray:
-    """uint64 hash of each request id; of a null anything."""
-    if isinstance(chunk, pa.DictionaryArray):
-        chunk = chunk.dictionary_decode()
-    if pa.types.is_integer(chunk.type):
-        bits = chunk.fill_null(0).cast(pa.uint64() if pa.types.is_uint64(chunk.type) else pa.int64())
-        return hash_int64(bits.to_numpy(zero_copy_only=False), 0)
-    texts = chunk if pa.types.is_string(chunk.type) else chunk.cast(pa.string())
-    return hash_strings(texts.fill_null(""), 0).to_numpy(zero_copy_only=False)
+def _hashed(chunk: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """uint64 hash of each request id, anything where there is none; and bool, where there is one."""
+    kind = chunk.type
+    if t.is_integer(kind):
+        values = view_of(chunk)
+        return hash_int64(values.astype(np.uint64 if values.dtype.kind == "u" else np.int64), 0), ~is_null(chunk)
+    if t.is_floating(kind):
+        values = view_of(chunk).astype(np.float64)
+        return hash_int64(values.view(np.uint64), 0), ~(is_null(chunk) | np.isnan(values))
+    try:
+        if t.is_fixed_size_binary(kind):
+            chunk = chunk.cast(pa.binary())
+        elif not is_string(kind.value_type if t.is_dictionary(kind) else kind):
+            chunk = chunk.cast(pa.string())
+        elif t.is_string_view(kind) or t.is_binary_view(kind):
+            chunk = chunk.cast(pa.large_binary())
+    except pa.ArrowNotImplementedError:
+        must = "a request id is an integer, a string, bytes, or something else that is a single value"
+        fix = "write it as a string, or take request_id out of the schema"
+        raise DataError([Fault(f"column {name} (request_id)", str(kind), must, fix)]) from None
+    hashed = hash_strings(chunk, 0)
+    return view_of(hashed), ~is_null(hashed)
 
 
-def _own_rows(increment: Increment, schema: Schema) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-    """The increment's own rows, in order, with their positions."""
+def _held_out_rows(increment: Increment, schema: Schema, rule: HeldOut) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+    """Those of the increment's own rows, in order, with their positions; for each piece of a file, even if none."""
     filesystem, _ = open_filesystem(increment.path)
     names = list(dict.fromkeys(c.name for c in declared_columns(schema)))
     position = -increment.first_row
@@ -103,10 +123,15 @@ def _own_rows(increment: Increment, schema: Schema) -> Iterator[tuple[pa.RecordB
                 with filesystem.open_input_file(file.path) as source:
                     if source.size() != file.size_bytes:
                         raise OSError(f"{source.size()} bytes; there were {file.size_bytes} when it was planned")
-                    yield from _inside(pq.ParquetFile(source), names, position, increment.num_own_rows)
+                    for rows, positions in _inside(pq.ParquetFile(source), names, position, increment.num_own_rows):
+                        mask = is_held_out(rows, positions, rule)
+                        yield _without_views(rows).filter(pa.array(mask)), positions[mask]
             except (OSError, pa.ArrowException) as error:
                 must, fix = "a file that can be read as it was planned", "write it again, or plan the increment anew"
                 raise DataError([Fault(file.path, str(error), must, fix)]) from error
+            except DataError as error:
+                faults = [Fault(f"{file.path}: {f.where}", f.found, f.rule, f.fix) for f in error.faults]
+                raise DataError(faults) from error
         position = stop
 
 
@@ -120,6 +145,22 @@ def _inside(
         if first < last:
             yield rows.slice(first, last - first), np.arange(position + first, position + last)
         position += rows.num_rows
+
+
+def _without_views(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Arrow cannot filter views of strings."""
+    schema = pa.schema([field.with_type(_without_view(field.type)) for field in rows.schema])
+    return rows if schema.equals(rows.schema) else rows.cast(schema)
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    if t.is_string_view(kind):
+        return pa.large_string()
+    if t.is_binary_view(kind):
+        return pa.large_binary()
+    if is_list(kind) and _without_view(kind.value_type) != kind.value_type:
+        return pa.large_list(_without_view(kind.value_type))
+    return kind
 
 
 @dataclass
@@ -144,10 +185,15 @@ class _Copy:
 class _Copies:
     """A file for each set of column types: casting between them could change an id."""
 
-    def __init__(self, filesystem: fs.FileSystem, place: str, stack: ExitStack) -> None:
-        self._filesystem = filesystem
-        self._place = place
-        self._unfinished = f"{place}.{uuid4().hex}"
+    def __init__(self, url: str, stack: ExitStack) -> None:
+        self._url = url
+        self._filesystem, self._place = open_filesystem(url)
+        folder, _, name = self._place.rpartition("/")
+        self._filesystem.create_dir(folder, recursive=True)
+        for info in self._filesystem.get_file_info(fs.FileSelector(folder)):
+            if info.base_name.startswith(f"{name}."):  # of a process that was killed
+                self._filesystem.delete_file(info.path)
+        self._unfinished = f"{self._place}.{uuid4().hex}"
         self._copies: list[tuple[pa.Schema, _Copy]] = []
         stack.callback(self._clean_up)
 
@@ -159,21 +205,34 @@ class _Copies:
             self._copies.append((rows.schema, copy))
         copy.add(rows)
 
-    def finish(self, path: str) -> tuple[ParquetFile, ...]:
+    def finish(self) -> tuple[ParquetFile, ...]:
         """Gives the files their names."""
-        files = []
-        for index, (_, copy) in enumerate(self._copies):
-            copy.flush()
-            copy.writer.close()
-            copy.stream.close()
-            named = self._place if index == 0 else self._place.removesuffix(".parquet") + f"-{index}.parquet"
-            self._filesystem.move(f"{self._unfinished}.{index}", named)
-            with self._filesystem.open_input_file(named) as source:
-                footer, size = pq.read_metadata(source), source.size()
-            groups = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
-            url = Path(named).as_uri() if "://" not in path else f"{path.rpartition('/')[0]}/{named.rpartition('/')[2]}"
-            files.append(ParquetFile(url, size, groups))
-        return tuple(files)
+        return tuple(self._finished(copy, f"{self._unfinished}.{i}") for i, (_, copy) in enumerate(self._copies))
+
+    def _finished(self, copy: _Copy, unfinished: str) -> ParquetFile:
+        copy.flush()
+        copy.writer.close()
+        copy.stream.close()
+        digest = hashlib.blake2b(digest_size=8)
+        with self._filesystem.open_input_file(unfinished) as source:
+            footer, size = pq.read_metadata(source), source.size()
+            source.seek(0)
+            while block := source.read(1 << 20):
+                digest.update(block)
+        groups = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
+        named = f"{self._place.removesuffix('.parquet')}-{digest.hexdigest()}.parquet"
+        self._name(unfinished, named)
+        parts = urlsplit(self._url)
+        url = parts._replace(path=f"{parts.path.rpartition('/')[0]}/{quote(named.rpartition('/')[2])}").geturl()
+        return ParquetFile(url, size, groups)
+
+    def _name(self, unfinished: str, named: str) -> None:
+        is_local = isinstance(self._filesystem, fs.LocalFileSystem)
+        if is_local:
+            _sync(unfinished)
+        self._filesystem.move(unfinished, named)
+        if is_local:
+            _sync(named.rpartition("/")[0])
 
     def _clean_up(self) -> None:
         """What an error has left."""
@@ -184,3 +243,12 @@ class _Copies:
             unfinished = f"{self._unfinished}.{index}"
             if self._filesystem.get_file_info(unfinished).type == fs.FileType.File:
                 self._filesystem.delete_file(unfinished)
+
+
+def _sync(path: str) -> None:
+    """Waits until a file, or the names in a folder, would outlive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

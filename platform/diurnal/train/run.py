@@ -83,9 +83,7 @@ def train(config: Config, first: str, last: str | None = None, progress: Progres
         todo, already = not_yet_trained(increments, history.standing())
         for increment in already:
             progress.say(f"{increment}: trained already")
-        newest = history.newest()
-        if newest is not None:
-            refuse_what_does_not_fit(history.store.at(newest.path), config)
+        refuse_to_go_on(history, config)
         while not todo and (found := span.wait_for_more(progress.say)):
             todo, more_already = not_yet_trained(found, history.standing())
             already += more_already
@@ -131,6 +129,18 @@ def evaluate(config: Config, number: int, increment_id: str, progress: Progress 
         watch = groups.run(desk, lambda _: None)
     outcomes = tuple(watch.outcomes.values())
     return Result(config.name, outcomes, (), watch.timeline, {}, None, (), time.time() - started_s)
+
+
+def refuse_to_go_on(history: History, config: Config) -> None:
+    """Before any worker starts: what it would go on from has to fit the configuration.
+
+    Raises:
+        CheckpointError: it does not.
+    """
+    parent, newest = history.parent(), history.newest()
+    begun = newest if newest is not None and not newest.is_final else None
+    for commit in filter(None, (parent, begun)):
+        refuse_what_does_not_fit(history.store.at(commit.path), config)
 
 
 def refuse_what_does_not_fit(version: Version, config: Config) -> None:

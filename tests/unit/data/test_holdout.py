@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
+import uuid
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from diurnal.config import Schema
-from diurnal.data import holdout
+from diurnal.data import holdout, read
 from diurnal.data.audit import RowAudit
 from diurnal.data.holdout import slice_increment, write_slice
-from diurnal.data.partitions import Increment
+from diurnal.data.partitions import Increment, ParquetFile
 from diurnal.data.read import read_batches
 from diurnal.data.streams import Order, StreamPlan, plan_increment
 from diurnal.errors import DataError
@@ -62,6 +68,10 @@ def expected(increment: Increment, world_size: int) -> RowAudit:
     for rank in range(world_size):
         audit.merge(RowAudit.expected_of(increment, rank, world_size))
     return audit
+
+
+def path_of(file: ParquetFile) -> str:
+    return unquote(urlsplit(file.path).path)
 
 
 def tags_of(increment: Increment, schema: Schema) -> list[int]:
@@ -113,7 +123,7 @@ def test_about_the_share_is_held_out_and_others_on_another_day(days: Any, make_s
         again = write_slice(increment, schema, 0.1, 7, str(tmp_path / f"{day}.parquet"))
         assert again == held_out
     assert chosen[0] != chosen[1]
-    assert {p.name for p in tmp_path.rglob("*.parquet") if "dt=" not in str(p)} == {"0.parquet", "1.parquet"}
+    assert sorted(path.name[:2] for path in tmp_path.glob("*.parquet")) == ["0-", "1-"], "nothing beside the files"
 
 
 @pytest.mark.parametrize(
@@ -136,6 +146,89 @@ def test_the_rows_of_a_request_stay_together(days: Any, make_schema: Any, tmp_pa
     assert sorted(kept + out) == list(range(600))
     assert {requests[tag] for tag in kept}.isdisjoint(requests[tag] for tag in out)
     assert 5 <= len({requests[tag] for tag in out}) <= 35
+
+
+REQUESTS = np.random.default_rng(5).integers(1, 700, 6000).tolist()
+UUIDS = [uuid.uuid5(uuid.NAMESPACE_OID, str(i)).bytes for i in REQUESTS]
+
+
+def some(values: list[Any], nothing: Any = None) -> list[Any]:
+    """Every fifth row has no request."""
+    return [nothing if row % 5 == 2 else value for row, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        lambda: pa.array([None, *map(str, REQUESTS[1:])]),
+        lambda: pa.array(some(list(map(str, REQUESTS)))),
+        lambda: pa.array(some(list(map(str, REQUESTS)), "")),
+        lambda: pa.array(some(list(map(str, REQUESTS)))).dictionary_encode(),
+        lambda: pa.array(some(list(map(str, REQUESTS))), pa.string_view()),
+        lambda: pa.array(some(UUIDS), pa.binary()),
+        lambda: pa.array(some(UUIDS), pa.uuid()),
+        lambda: pa.array(some(REQUESTS), pa.int32()),
+        lambda: pa.array(some([2**64 - i for i in REQUESTS]), pa.uint64()),
+        lambda: pa.array(some(list(map(float, REQUESTS)), float("nan"))),
+        lambda: pa.array(some(REQUESTS), pa.timestamp("ns")),
+    ],
+    ids=["null", "nulls", "empty", "dictionary", "view", "bytes", "uuid", "int32", "uint64", "nan", "time"],
+)
+def test_rows_are_chosen_alike_in_whatever_pieces_they_are_read(
+    days: Any, make_schema: Any, tmp_path: Path, monkeypatch: Any, spelled: Callable[[], pa.Array]
+) -> None:
+    """A piece with a row that has no request, and one without, must agree on all others."""
+    schema = schema_of(make_schema, request_id="request")
+    increment = days.increment(schema, files(days, 0, 6000, spelled()))
+    held_out = write_slice(increment, schema, 0.3, 7, str(tmp_path / "s.parquet"))
+    out = tags_of(slice_increment(held_out, increment), schema)
+    for piece_rows in (8192, 7):
+        monkeypatch.setattr(read, "_PIECE_ROWS", piece_rows)
+        assert sorted(tags_of(replace(increment, held_out=held_out), schema) + out) == list(range(6000))
+    chosen, without = set(out), set(range(2, 6000, 5))
+    third = spelled().to_pylist()[2]
+    if not third or third != third:
+        assert 240 <= len(without & chosen) <= 480, "by position: 0.3 of 1200, more than seven deviations"
+    for request in set(REQUESTS):
+        rows = [row for row, each in enumerate(REQUESTS) if each == request and row % 5 != 2 and row]
+        assert len(chosen.intersection(rows)) in (0, len(rows)), "the rows of a request stay together"
+
+
+def test_a_request_id_that_is_no_single_value_is_refused(days: Any, make_schema: Any, tmp_path: Path) -> None:
+    schema = schema_of(make_schema, request_id="request")
+    increment = days.increment(schema, files(days, 0, 40, pa.array([[1]] * 40)))
+    with pytest.raises(DataError, match=r"a\.parquet: column request \(request_id\)"):
+        write_slice(increment, schema, 0.3, 7, str(tmp_path / "s.parquet"))
+    assert not list(tmp_path.glob("s*"))
+
+
+def test_a_slice_that_was_named_stays_as_it_is(days: Any, make_schema: Any, tmp_path: Path) -> None:
+    """A resume point names its slice, and the configuration may say something else when it is taken up."""
+    schema = schema_of(make_schema)
+    increment = days.increment(schema, files(days, 0, 900))
+    before = write_slice(increment, schema, 0.1, 7, str(tmp_path / "s.parquet"))
+    tags = tags_of(slice_increment(before, increment), schema)
+    after = write_slice(increment, schema, 0.4, 7, str(tmp_path / "s.parquet"))
+    assert after.num_rows > before.num_rows
+    assert tags_of(slice_increment(before, increment), schema) == tags
+
+
+def test_a_killed_writer_leaves_nothing_that_stays(days: Any, make_schema: Any, tmp_path: Path) -> None:
+    schema = schema_of(make_schema)
+    increment = days.increment(schema, files(days, 0, 500))
+    folder = tmp_path / "slices"
+    process = multiprocessing.get_context("fork").Process(target=_write_and_die, args=(increment, schema, folder))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert not list(folder.glob("*.parquet")), "nothing that looks whole"
+    held_out = write_slice(increment, schema, 0.3, 7, str(folder / "s.parquet"))
+    assert [str(path) for path in folder.iterdir()] == [path_of(file) for file in held_out.files]
+
+
+def _write_and_die(increment: Increment, schema: Schema, folder: Path) -> None:
+    holdout._sync = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+    write_slice(increment, schema, 0.3, 7, str(folder / "s.parquet"))
 
 
 def test_strings_are_chosen_alike_however_they_are_stored(days: Any, make_schema: Any, tmp_path: Path) -> None:
@@ -168,7 +261,7 @@ def test_files_of_other_types_are_copied_apart_and_nothing_is_cast(days: Any, ma
     sliced = slice_increment(held_out, increment)
     assert sliced.num_rows == held_out.num_rows > 20
     assert len(tags_of(sliced, schema)) == held_out.num_rows, "read by their URLs"
-    first = pq.read_table(tmp_path / "s p.parquet")
+    first = pq.read_table(path_of(held_out.files[0]))
     assert first["tag"].type == pa.uint64()
     assert min(first["tag"].to_pylist()) >= 2**63
 
