@@ -37,7 +37,7 @@ POISONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "price: 95 % quantile": lambda c: c.update(price=[100 * x for x in c["price"]]),
     "rows": lambda c: c.update({name: values[: ROWS // 2] for name, values in c.items()}),
 }
-"""What a reason has to name, and how a day is spoilt: flipped labels, a dead feature, cents for euros, half the rows."""
+"""What a reason has to name, and how a day is spoilt: labels flipped, a dead feature, cents for euros, a cut day."""
 
 
 @pytest.fixture(scope="module")
@@ -123,5 +123,8 @@ def test_a_person_rolls_back_and_promotes_and_sees_how_it_stands(story: Any) -> 
     code, error = run("promote", "77")
     assert code == 2
     assert error["error"]["faults"][0]["found"]
+    for words in (["daily", "--until", "yesterday"], ["backfill", "--from", days[1], "--to", days[0]]):
+        code, error = run(*words)
+        assert (code, len(error["error"]["faults"])) == (2, 1)
     code, events = run("ledger", "events", "--kind", "rollback")
     assert (code, [event["reason"] for event in events]) == (0, ["looks odd"])

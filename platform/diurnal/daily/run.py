@@ -14,7 +14,9 @@ from diurnal.config import Config
 from diurnal.daily.agenda import Asked
 from diurnal.daily.cycle import Cycle
 from diurnal.daily.mirror import Mirror
+from diurnal.data.ids import ID_RULE, IncrementId
 from diurnal.data.partitions import Increment
+from diurnal.errors import DataError, Fault
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.records import IncrementRecord, VersionRecord
 from diurnal.stack import check_stack
@@ -87,6 +89,7 @@ def daily(
             `train.run.train` does.
     """
     started_s, progress, asked = time.time(), progress or Progress(), asked or Asked()
+    _refuse_no_range(asked)
     check_stack()
     with ExitStack() as stack:
         ledger = stack.enter_context(open_ledger(config))
@@ -123,6 +126,19 @@ def daily(
         if groups:
             groups[0].close()
         return _result(config, ledger, cycle, started_s)
+
+
+def _refuse_no_range(asked: Asked) -> None:
+    faults = []
+    for where, bound in (("--from", asked.first), ("--until" if asked.first is None else "--to", asked.last)):
+        try:
+            IncrementId.parse(bound or "2000-01-01")
+        except ValueError:
+            faults.append(Fault(where, str(bound), ID_RULE, "correct it"))
+    if not faults and asked.first and asked.last and asked.first[:10] > asked.last[:10]:
+        faults.append(Fault("--to", asked.last, f"not before --from {asked.first}", "give the earlier one first"))
+    if faults:
+        raise DataError(faults)
 
 
 def go_round(
