@@ -76,6 +76,8 @@ class Cycle:
         self._increments: dict[str, Increment] = {}
         self._unreadable: dict[str, DataError] = {}
         self._one_class: set[str] = set()
+        self._retried: set[str] = set()
+        """Increments that a person wants learned as they are."""
         self._shown: set[str] = set()
         self._untold: list[tuple[Increment, str]] = []
         self.is_running = False
@@ -133,7 +135,8 @@ class Cycle:
                 return False
         usual = [r.scored["ne"] for r in self._earlier(increment) if r.scored and r.scored["ne"] is not None]
         ne, rise = report and report["ne"], self._config.profile.champion_ne
-        if ne is not None and len(usual) >= self._config.profile.min_history and ne > median(usual) + rise:
+        is_compared = ne is not None and increment not in self._retried
+        if is_compared and len(usual) >= self._config.profile.min_history and ne > median(usual) + rise:
             reason = f"NE of the champion {ne:.4f} (usually {median(usual):.4f}; at most {rise:g} more)"
             self._hold(self._increments[increment], reason, scored=report)
             return False
@@ -228,8 +231,10 @@ class Cycle:
             self._one_class.add(increment.id)
             return None
         earlier = [Profile.from_json(r.profile) for r in self._earlier(increment.id) if r.profile]
-        is_retried = any(increment.id.startswith(name) for name in self._asked.retry)
-        is_compared = config.profile.enabled and not is_retried and profile.rows and increment.id not in self._one_class
+        if any(increment.id.startswith(name) for name in self._asked.retry):
+            self._retried.add(increment.id)
+        is_excused = increment.id in self._retried | self._one_class
+        is_compared = config.profile.enabled and profile.rows and not is_excused
         findings = compare(profile, earlier, config.profile, config.dataset) if is_compared else []
         if findings:
             self._hold(increment, "; ".join(map(str, findings)), profile=profile.to_json())
