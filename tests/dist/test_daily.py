@@ -423,12 +423,12 @@ def test_a_version_is_not_promoted_over_a_champion_that_it_was_not_compared_with
 
 
 def test_labels_that_mean_something_else_are_held_before_a_step(tmp_path: Path) -> None:
-    """At a label rate of a half no profile sees it."""
+    """Where no profile sees it, the champion does."""
 
     def flip(columns: dict[str, Any]) -> None:
         columns["label"] = 1 - columns["label"]
 
-    config = config_of(tmp_path / "days", tmp_path / "storage", {"profile": {"min_history": 2}})
+    config = config_of(tmp_path / "days", tmp_path / "storage", {"profile": {"min_history": 2, "enabled": False}})
     for index in range(5):
         write_day(tmp_path / "days", index, flip if index == 3 else lambda _: None)
     daily(config)
@@ -446,7 +446,7 @@ def test_what_the_champion_has_held_is_learned_when_a_person_asks_for_it(tmp_pat
     def flip(columns: dict[str, Any]) -> None:
         columns["label"] = 1 - columns["label"]
 
-    config = config_of(tmp_path / "days", tmp_path / "storage", {"profile": {"min_history": 1}})
+    config = config_of(tmp_path / "days", tmp_path / "storage", {"profile": {"min_history": 1, "enabled": False}})
     for index in range(3):
         write_day(tmp_path / "days", index, flip if index == 2 else lambda _: None)
     daily(config)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,6 +17,7 @@ from diurnal.checkpoint.points import reached
 from diurnal.config import Config
 from diurnal.daily.agenda import Agenda, Asked, Known, Sighting, Trained, make_agenda
 from diurnal.daily.judging import Bench
+from diurnal.daily.mirror import dataset_of
 from diurnal.daily.segments import segments_of
 from diurnal.data.holdout import slice_increment, write_slice
 from diurnal.data.ids import IncrementId
@@ -43,7 +43,7 @@ class Cycle:
     Args:
         say: shows a line to a person.
         on_judged: called with the number of a version that has a verdict now.
-        on_held: called with an increment that is not trained, and why, while no worker has it.
+        on_held: called with what the ledger has of an increment that is not trained, while no worker has it.
         asked: which increments, and how many.
         follow: whether more is to come, so that nothing to do now is not the end.
     """
@@ -57,7 +57,7 @@ class Cycle:
         say: Callable[[str], None],
         *,
         on_judged: Callable[[int], None] = lambda _: None,
-        on_held: Callable[[Increment, str], None] = lambda *_: None,
+        on_held: Callable[[IncrementRecord], None] = lambda _: None,
         asked: Asked | None = None,
         follow: bool = False,
         clock: Callable[[], float] = time.time,
@@ -79,7 +79,7 @@ class Cycle:
         self._retried: set[str] = set()
         """Increments that a person wants learned as they are."""
         self._shown: set[str] = set()
-        self._untold: list[tuple[Increment, str]] = []
+        self._untold: list[str] = []
         self.is_running = False
         """Whether workers have a version in memory, so that only its child can be next."""
         self.done: list[str] = []
@@ -90,7 +90,7 @@ class Cycle:
         or the workers have to load another version first."""
         while True:
             while self._untold:
-                self._on_held(*self._untold.pop(0))
+                self._on_held(self._record(self._untold.pop(0)))
             self._settle()
             agenda = self._look()
             if self.is_running and self._is_another_parent():
@@ -145,9 +145,8 @@ class Cycle:
 
     def dataset(self, increment_id: str) -> Dataset:
         """What tracking is told of an increment's rows."""
-        increment, path = self._increments[increment_id], self._config.data.path
-        folder = f"{path}/{IncrementId.parse(increment_id).folder}"
-        return Dataset(Path(path).name, folder, increment.fingerprint, increment.num_rows)
+        increment = self._increments[increment_id]
+        return dataset_of(self._config, increment_id, increment.fingerprint, increment.num_rows)
 
     def _settle(self) -> None:
         reached("daily/trained", 0)
@@ -229,6 +228,7 @@ class Cycle:
         profile = self._profile(increment)
         if profile.rows and not (profile.positives and profile.negatives) and increment.id not in self._one_class:
             self._one_class.add(increment.id)
+            self._lease.mark(increment.id, "claimed", reason="all its labels are the same", **facts)
             return None
         earlier = [Profile.from_json(r.profile) for r in self._earlier(increment.id) if r.profile]
         if any(increment.id.startswith(name) for name in self._asked.retry):
@@ -249,10 +249,14 @@ class Cycle:
         return replace(increment, held_out=held_out)
 
     def _profile(self, increment: Increment) -> Profile:
-        (record,) = [r for r in self._ledger.increments(self._lease.model) if r.increment == increment.id]
+        record = self._record(increment.id)
         if record.profile and record.profile.get("fingerprint") == increment.fingerprint:
             return Profile.from_json(record.profile)
         return profile_increment(increment, self._config.dataset)
+
+    def _record(self, increment: str) -> IncrementRecord:
+        (record,) = [r for r in self._ledger.increments(self._lease.model) if r.increment == increment]
+        return record
 
     def _earlier(self, increment: str) -> list[IncrementRecord]:
         """The last increments before this one that were learned, oldest first."""
@@ -265,7 +269,7 @@ class Cycle:
         self._lease.mark(increment.id, "held", reason=reason, **facts, **kept)
         self.done.append(increment.id)
         self._say(f"{increment.id}: held: {reason}")
-        self._untold.append((increment, reason))
+        self._untold.append(increment.id)
         reached("daily/held", 0)
 
     def _segments(self, increment: str) -> tuple[Any, ...]:

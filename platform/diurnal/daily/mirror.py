@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from diurnal.checkpoint.store import Store
 from diurnal.config import Config
-from diurnal.data.partitions import Increment
+from diurnal.data.ids import IncrementId
 from diurnal.ledger.claims import Ledger
-from diurnal.ledger.records import VersionRecord
+from diurnal.ledger.records import IncrementRecord, VersionRecord
 from diurnal.tracking import names
 from diurnal.tracking.mlflow import Dataset, Tracker
 from diurnal.tracking.registry import RegisteredVersion, RegistryState
+
+AGAIN = 14
+"""Verdicts that are told again when a process starts."""
 
 
 class Mirror:
@@ -25,10 +29,15 @@ class Mirror:
         self._model = config.name
 
     def catch_up(self) -> None:
-        """What a process that was killed may not have told any more: its last verdict, and the registry."""
+        """What a process that was killed, or a store that was away, may have missed: the last verdicts, what was held,
+        and the registry. What is there already is not written again."""
         judged = [version for version in self._ledger.versions(self._model) if version.evidence]
+        for version in judged[-AGAIN:]:
+            self._tell(version)
+        held = [r for r in self._ledger.increments(self._model) if r.state == "held" and r.version is None]
+        for record in held[-1:]:
+            self.held(record)
         if judged:
-            self._tell(judged[-1])
             self._tracker.mirror(state_of(self._ledger, self._config))
 
     def judged(self, number: int) -> None:
@@ -37,17 +46,25 @@ class Mirror:
         self._tell(version)
         self._tracker.mirror(state_of(self._ledger, self._config))
 
-    def held(self, increment: Increment, reason: str, dataset: Dataset) -> None:
+    def held(self, record: IncrementRecord) -> None:
         """An increment is not trained."""
-        attempt = 1 + len(self._ledger.attempts(self._model, increment.id))
-        metrics = {names.PROFILE_ROWS: float(increment.num_own_rows)}
-        self._tracker.held(increment.id, attempt=attempt, reason=reason, dataset=dataset, metrics=metrics)
+        name, rows = record.increment, record.rows or 0
+        attempt = max(1, len(self._ledger.attempts(self._model, name)))
+        dataset = dataset_of(self._config, name, record.fingerprint or "", rows)
+        metrics = {names.PROFILE_ROWS: float(rows)}
+        self._tracker.held(name, attempt=attempt, reason=record.reason, dataset=dataset, metrics=metrics)
 
     def _tell(self, version: VersionRecord) -> None:
         tags = {names.TAG_VERDICT: version.verdict, names.TAG_VERDICT_REASON: version.reason}
         metrics = gate_metrics(version.evidence or {})
         metrics[names.GATE_PROMOTED] = float(version.verdict == "promote")
         self._tracker.verdict(version.increment, tags, metrics, version=version.number)
+
+
+def dataset_of(config: Config, increment: str, fingerprint: str, rows: int) -> Dataset:
+    """What tracking is told of an increment's rows."""
+    path = config.data.path
+    return Dataset(Path(path).name, f"{path}/{IncrementId.parse(increment).folder}", fingerprint, rows)
 
 
 def gate_metrics(evidence: Mapping[str, Any]) -> dict[str, float | None]:

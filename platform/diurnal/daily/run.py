@@ -15,7 +15,6 @@ from diurnal.daily.agenda import Asked
 from diurnal.daily.cycle import Cycle
 from diurnal.daily.mirror import Mirror
 from diurnal.data.ids import ID_RULE, IncrementId
-from diurnal.data.partitions import Increment
 from diurnal.errors import DataError, Fault
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.records import IncrementRecord, VersionRecord
@@ -108,9 +107,6 @@ def daily(
                 groups.append(stack.enter_context(worker_groups(config, "train", progress, started_s, lease, tracker)))
             groups[0].run(desk, dataset)
 
-        def on_held(increment: Increment, reason: str) -> None:
-            mirror.held(increment, reason, cycle.dataset(increment.id))
-
         cycle = Cycle(
             config,
             history,
@@ -118,7 +114,7 @@ def daily(
             lease,
             progress.say,
             on_judged=mirror.judged,
-            on_held=on_held,
+            on_held=mirror.held,
             asked=asked,
             follow=follow,
         )

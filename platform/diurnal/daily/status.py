@@ -150,7 +150,7 @@ def _troubles(
             found.append(Trouble(record.increment, f"undecided: {record.reason}", to_do, False))
         elif record.state == "failed":
             found.append(Trouble(record.increment, f"failed: {record.reason}", "run `diurnal daily` again", True))
-        elif record.state == "seen" and record.reason and is_current:
+        elif record.state in ("seen", "claimed") and record.reason and is_current:
             found.append(Trouble(record.increment, record.reason, "wait, or write what is missing", False))
         elif record.state == "skipped" and is_current:
             to_do = f"nothing, or `diurnal daily --retry {record.increment}`"
