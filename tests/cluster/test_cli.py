@@ -73,6 +73,17 @@ def wait_for_commits(world: Any, process: subprocess.Popen[str], count: int) -> 
     return commits_of(world)[-1]
 
 
+def wait_for_claim(world: Any, process: subprocess.Popen[str]) -> None:
+    """Returns once the process has the model."""
+    config = world.config()
+    deadline = time.monotonic() + 120
+    with Ledger(default_url(config.storage)) as ledger:
+        while f"process {process.pid} " not in (ledger.held(config.name) or ""):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
 def processes_of(root: Path) -> list[int]:
     """Live processes whose environment or command names a folder."""
     found = []
@@ -215,9 +226,11 @@ def test_a_frozen_driver_loses_the_model_and_cannot_commit_any_more(world, start
     second.send_signal(signal.SIGSTOP)
     time.sleep(5)
     third = started(*command)
-    assert "goes on after step" in read_until(third, "learning")
+    wait_for_claim(world, third)
+    # Not later than that: who sleeps for long is given up by Ray, and may crash when it wakes up.
     second.send_signal(signal.SIGCONT)
     _, said = second.communicate(timeout=60)
+    assert "goes on after step" in read_until(third, "learning")
     assert second.returncode == 4, said
     assert f"taken over by process {third.pid}" in said
 
