@@ -29,7 +29,7 @@ from diurnal.ledger.claims import Ledger
 from diurnal.ledger.database import default_url
 from diurnal.ledger.lease import Lease
 from diurnal.ledger.records import IncrementRecord, VersionRecord
-from diurnal.testing import run_world, tensors_of, tiny_config
+from diurnal.testing import by_value, run_world, tensors_of, tiny_config
 from diurnal.train.commit import Progress
 from diurnal.train.desk import TrainingDesk
 from diurnal.train.events import Direct
@@ -178,6 +178,9 @@ def _interrupt_judging(interrupt: Callable[[Config], None], config: Config) -> N
 
 
 def daily(config: Config, **life: Any) -> dict[str, Any]:
+    """One life, as `Life` describes it, that ends by itself; what it said and did."""
+    for part in filter(callable, life.values()):
+        by_value(part)
     return run_world(play, 1, config, Life(**life), timeout_s=90.0)[0]
 
 
