@@ -83,11 +83,11 @@ def replay(
         print_json(found.to_dict())
         return
     click.echo(f"{len(found.increments)} increments, {found.increments[0]} to {found.increments[-1]}")
-    click.echo(f"{'model':>20}  {'pooled NE':>9}  {'above first':>11}  {'mean AUC':>8}")
+    click.echo(f"{'model':>20}  {'pooled NE':>9}  {'above, %':>11}  {'mean AUC':>8}")
     for row in found.table():
         cells = (row["pooled_ne"], row["excess_ne_pct"], row["mean_day_auc"])
-        ne, excess, auc = ("-" if cell is None else cell for cell in cells)
-        click.echo(f"{row['model']:>20}  {ne:>9.4f}  {excess:>10.2f}%  {auc:>8.4f}")
+        ne, excess, auc = ("-" if cell is None else f"{cell:.4f}" for cell in cells)
+        click.echo(f"{row['model']:>20}  {ne:>9}  {excess:>11}  {auc:>8}")
 
 
 def _run(asked: Any, follow: bool, files: Texts, overrides: Texts, as_json: bool) -> None:
