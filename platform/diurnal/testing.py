@@ -366,9 +366,8 @@ def tensors_of(config: Config, number: int | None = None) -> dict[str, Tensor]:
     from diurnal.checkpoint.store import Store
     from diurnal.checkpoint.tensors import Folder
     from diurnal.ledger.claims import Ledger
-    from diurnal.ledger.database import default_url
 
-    with Ledger(config.ledger.url or default_url(config.storage)) as ledger:
+    with Ledger.of(config) as ledger:
         history = History(Store(config.storage, config.name), ledger, config.name)
         version = history.versions()[-1] if number is None else history.version(number)
     folders = {section: Folder(version.directory / section) for section in ("model", "optimizer")}

@@ -26,7 +26,6 @@ from diurnal.daily.cycle import Cycle
 from diurnal.daily.run import go_round
 from diurnal.data.holdout import is_held_out, rule_of
 from diurnal.ledger.claims import Ledger
-from diurnal.ledger.database import default_url
 from diurnal.ledger.lease import Lease
 from diurnal.ledger.records import IncrementRecord, VersionRecord
 from diurnal.testing import by_value, run_world, tensors_of, tiny_config
@@ -134,7 +133,7 @@ def play(rank: int, world_size: int, config: Config, life: Life = Life()) -> dic
     """One life of `diurnal daily`, without Ray. Answers the increments that something came of, and what was said."""
     said: list[str] = []
     cycle_module.reached = _killed_at(life.kill, cycle_module.reached)
-    ledger = Ledger(default_url(config.storage))
+    ledger = Ledger.of(config)
     lease = ledger.claim(config.name, "daily", life.lease_s)
     history = History(Store(config.storage, config.name), ledger, config.name)
     history.adopt(lease)
@@ -185,7 +184,7 @@ def daily(config: Config, **life: Any) -> dict[str, Any]:
 
 
 def ledger_of(config: Config) -> Ledger:
-    return Ledger(default_url(config.storage))
+    return Ledger.of(config)
 
 
 def increments_of(config: Config) -> dict[str, IncrementRecord]:
@@ -211,7 +210,7 @@ def outcome(config: Config) -> dict[str, Any]:
     """Everything that is the same however often a run was cut off."""
     with ledger_of(config) as ledger:
         about = [
-            (v.number, v.increment, v.parent, v.fingerprint, v.verdict, v.rejected, v.reason, v.evidence)
+            (v.number, v.increment, v.parent, v.fingerprint, v.verdict, v.rejected, v.reason, ledger.evidence(v))
             for v in ledger.versions(config.name)
         ]
         return {

@@ -9,14 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from diurnal.checkpoint.store import Store
+from diurnal.errors import LeaseHeld
 from diurnal.ledger.claims import Ledger
-from diurnal.ledger.database import default_url
+from diurnal.ledger.lease import Lease
 from diurnal.ledger.records import Attempt, Commit
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -51,13 +53,13 @@ def statuses(world: Any) -> dict[str, str]:
 
 def commits_of(world: Any) -> list[Commit]:
     config = world.config()
-    with Ledger(default_url(config.storage)) as ledger:
+    with Ledger.of(config) as ledger:
         return ledger.commits(config.name)
 
 
 def attempts_of(world: Any) -> list[Attempt]:
     config = world.config()
-    with Ledger(default_url(config.storage)) as ledger:
+    with Ledger.of(config) as ledger:
         return ledger.attempts(config.name)
 
 
@@ -73,27 +75,27 @@ def wait_for_commits(world: Any, process: subprocess.Popen[str], count: int) -> 
     return commits_of(world)[-1]
 
 
-def wait_for_claim(world: Any, process: subprocess.Popen[str]) -> None:
-    """Returns once the process has the model."""
-    config = world.config()
-    deadline = time.monotonic() + 120
-    with Ledger(default_url(config.storage)) as ledger:
-        while f"process {process.pid} " not in (ledger.held(config.name) or ""):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+def claim_from(ledger: Ledger, world: Any, process: subprocess.Popen[str]) -> Lease:
+    """Takes the model, for a minute, from a process that has it and is frozen."""
+    deadline = time.monotonic() + 60
+    while True:
+        with suppress(LeaseHeld):
+            return ledger.claim(world.config().name, "take over", lease_s=60)
+        assert f"process {process.pid} " in str(ledger.held(world.config().name))
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
-def processes_of(root: Path) -> list[int]:
-    """Live processes whose environment or command names a folder."""
+def processes_of(root: Path, title: str = "") -> list[int]:
+    """Live processes of what `started` started for this folder, whose command begins with `title`."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             try:
-                text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+                environment, command = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if f"DIURNAL_TEST={root}".encode() in text:
+            if f"DIURNAL_TEST={root}".encode() in environment + command and command.startswith(title.encode()):
                 found.append(int(entry.name))
     return found
 
@@ -182,11 +184,15 @@ def test_a_killed_and_a_stopped_driver_leave_the_truth_and_the_same_command_goes
     command = arguments(world, "train", "--day", days[0], "--to", days[1], *more)
     first = started(*command)
     said = read_until(first, f"{days[1]} learning")
+    # However fast the machine is: the day does not end before the signal comes.
+    (worker,) = processes_of(world.root, "ray::RayTrainWorker")
+    os.kill(worker, signal.SIGSTOP)
     assert f"{days[0]} " in said, "a row of the table for the day that was committed"
     other = run(*command)
     assert other.returncode == 4
     assert f"process {first.pid}" in other.stderr
     first.send_signal(signal.SIGTERM)
+    os.kill(worker, signal.SIGCONT)
     assert first.wait(60) == 1
     assert statuses(world) == {days[0]: "FINISHED", days[1]: "KILLED", "lineage": "KILLED"}
     deadline = time.monotonic() + 30
@@ -224,22 +230,23 @@ def test_a_frozen_driver_loses_the_model_and_cannot_commit_any_more(world, start
     assert "goes on after step" in read_until(second, "learning")
     wait_for_commits(world, second, 3)
     second.send_signal(signal.SIGSTOP)
-    time.sleep(5)
-    third = started(*command)
-    wait_for_claim(world, third)
-    # Not later than that: who sleeps for long is given up by Ray, and may crash when it wakes up.
-    second.send_signal(signal.SIGCONT)
-    _, said = second.communicate(timeout=60)
-    assert "goes on after step" in read_until(third, "learning")
+    with Ledger.of(world.config()) as ledger:
+        lease = claim_from(ledger, world, second)
+        # Not later than that: who sleeps for long is given up by Ray, and may crash when it wakes up.
+        second.send_signal(signal.SIGCONT)
+        _, said = second.communicate(timeout=60)
+        lease.release()
     assert second.returncode == 4, said
-    assert f"taken over by process {third.pid}" in said
+    assert f"taken over by process {os.getpid()}" in said
 
+    third = started(*command)
+    assert "goes on after step" in read_until(third, "learning")
     out, said = third.communicate(timeout=240)
     assert third.returncode == 0, said
     (outcome,) = json.loads(out)["days"]
     assert outcome["learned"]["report"]["rows"] == 40_000
     (version,) = commits_of(world)
-    assert (version.is_final, version.token) == (True, 3)
+    assert (version.is_final, version.token) == (True, 4)
     ends = [attempt.outcome for attempt in attempts_of(world)]
     assert ends == ["killed", "killed", "committed"]
     assert statuses(world) == {day: "FINISHED", "lineage": "FINISHED"}

@@ -13,7 +13,6 @@ import pytest
 
 from diurnal.daily.run import daily
 from diurnal.ledger.claims import Ledger
-from diurnal.ledger.database import default_url
 from diurnal.testing import runs_of
 from diurnal.tracking import names
 from diurnal.tracking.location import tracking_uri
@@ -55,7 +54,7 @@ def story(ray_cluster: None, new_world: Callable[[], Any]) -> Any:
 
 
 def records(config: Any) -> tuple[dict[str, Any], dict[int, Any], Any]:
-    with Ledger(default_url(config.storage)) as ledger:
+    with Ledger.of(config) as ledger:
         found = {record.increment: record for record in ledger.increments(config.name)}
         return found, {v.number: v for v in ledger.versions(config.name)}, ledger.champion(config.name)
 

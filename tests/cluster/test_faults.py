@@ -19,7 +19,6 @@ import torch
 from diurnal.checkpoint.store import Store
 from diurnal.config import Config
 from diurnal.ledger.claims import Ledger
-from diurnal.ledger.database import default_url
 from diurnal.ledger.records import Commit
 from diurnal.testing import runs_of, tensors_of
 from diurnal.train.progress import Progress
@@ -37,7 +36,7 @@ POINTS = ["checkpoint.every_rows=600", "checkpoint.every_s=0.0", "workers.spares
 
 
 def commits_of(config: Config) -> list[Commit]:
-    with Ledger(default_url(config.storage)) as ledger:
+    with Ledger.of(config) as ledger:
         return ledger.commits(config.name)
 
 
@@ -100,7 +99,7 @@ def check(config: Config, result: Result, expected: dict[str, torch.Tensor]) -> 
     (version,) = commits_of(config)
     assert store.verify(store.at(version.path)) == []
     assert store.leftovers({store.root / version.path}) == []
-    with Ledger(default_url(config.storage)) as ledger:
+    with Ledger.of(config) as ledger:
         attempts = ledger.attempts(config.name)
         assert ledger.held(config.name) is None
     assert [a.outcome for a in attempts] == ["failed"] * len(result.restarts) + ["committed"]
@@ -137,7 +136,7 @@ def test_a_frozen_worker_is_named_and_replaced(unbroken) -> None:
         result = run_it(config, day)
     (restart,) = result.restarts
     assert "stall" in restart.reason, restart.reason
-    with Ledger(default_url(config.storage)) as ledger:
+    with Ledger.of(config) as ledger:
         (stalled, *_) = [event for event in ledger.events(config.name) if event.kind == "stalled"]
     assert "thread" in stalled.data["stacks"], "the stacks of who could still speak"
     assert not psutil.pid_exists(frozen[0]), "it does not wake up beside its successor"
@@ -175,7 +174,7 @@ def test_a_storage_that_fails_for_a_while_costs_resume_points_alone(unbroken) ->
 
 
 def events_of(config: Config) -> list[Any]:
-    with Ledger(default_url(config.storage)) as ledger:
+    with Ledger.of(config) as ledger:
         return ledger.events(config.name)
 
 

@@ -105,6 +105,8 @@ def test_judged_on_the_next_day_a_version_is_promoted_one_day_later(days: Path, 
     daily(config, asked=Asked(last=day_of(2)))
     assert states_of(config) == ["promoted", "promoted", "trained"]
     versions = versions_of(config)
-    assert [v.evidence and v.evidence["rows"] for v in versions.values()] == [NUM_ROWS, NUM_ROWS, None]
+    with ledger_of(config) as ledger:
+        judged = [ledger.evidence(version) for version in versions.values()]
+    assert [evidence and evidence["rows"] for evidence in judged] == [NUM_ROWS, NUM_ROWS, None]
     np.testing.assert_array_equal(rows_learned(config, 3), rows_of(config, [0, 1, 2]))
     assert not Path(config.storage, config.name, "slices").exists()

@@ -19,7 +19,6 @@ from diurnal.config import Config, resolved_json
 from diurnal.data.selection import select_increments
 from diurnal.errors import LeaseLost
 from diurnal.ledger.claims import Ledger
-from diurnal.ledger.database import default_url
 from diurnal.ledger.records import Commit
 from diurnal.stack import library_versions
 from diurnal.testing import kill_world, run_world, tensors_of, tiny_config
@@ -95,7 +94,7 @@ def play(rank: int, world_size: int, config: Config, stop_after: int = 0) -> dic
     """One life of a world, whose first rank is its own driver; `stop_after` so many steps it is ordered to stop."""
     said: list[str] = []
     if rank == 0:
-        ledger = Ledger(default_url(config.storage))
+        ledger = Ledger.of(config)
         lease = ledger.claim(config.name, "test", 30.0)
         history = History(Store(config.storage, config.name), ledger, config.name)
         done = {commit.increment for commit in history.commits() if commit.is_final}
@@ -129,7 +128,7 @@ def watch_steps(orders: Orders, stop_after: int) -> None:
 
 
 def final_commits(config: Config) -> dict[int, Commit]:
-    with Ledger(default_url(config.storage)) as ledger:
+    with Ledger.of(config) as ledger:
         return {commit.number: commit for commit in ledger.commits(config.name) if commit.is_final}
 
 
@@ -186,7 +185,7 @@ def test_two_ranks_then_one_then_three_learn_each_row_once(config: Config, unbro
 
 def test_an_order_to_stop_commits_what_was_learned(config: Config) -> None:
     run_world(play, 2, config, 6)
-    with Ledger(default_url(config.storage)) as ledger:
+    with Ledger.of(config) as ledger:
         last = ledger.commits(config.name)[-1]
         assert (last.steps, last.rows, last.is_final) == (7, 420, False)
     (again, _) = run_world(play, 2, config)
@@ -216,7 +215,7 @@ def test_files_that_changed_since_begin_the_increment_anew(tmp_path: Path) -> No
 
 def commit_late(rank: int, world_size: int, config: Config) -> str:
     """Another process takes the model over while this one learns."""
-    ledger = Ledger(default_url(config.storage))
+    ledger = Ledger.of(config)
     lease = ledger.claim(config.name, "slow", 1.1)
     history = History(Store(config.storage, config.name), ledger, config.name)
     link = Direct(
@@ -242,7 +241,7 @@ def test_who_lost_the_lease_commits_nothing(config: Config) -> None:
     """HazyResearch/metal#128."""
     (answer,) = run_world(commit_late, 1, config)
     assert "taken over by" in answer
-    with Ledger(default_url(config.storage)) as ledger:
+    with Ledger.of(config) as ledger:
         assert ledger.commits(config.name) == []
 
 

@@ -26,7 +26,6 @@ from world import (
     check_what_is_left,
     compare_versions,
     missing_and_doubled,
-    open_ledger,
     processes_of,
 )
 
@@ -176,7 +175,7 @@ class Episode:
 
     def _step(self, kind: str) -> int:
         """One that the next life comes by, if it is not a rare one."""
-        with open_ledger(self.config) as ledger:
+        with Ledger.of(self.config) as ledger:
             commits = ledger.commits(self.config.name)
         newest = max(commits, key=lambda commit: (commit.number, commit.steps), default=None)
         is_within = kind == "learn" and newest is not None and not newest.is_final
@@ -194,7 +193,7 @@ class Episode:
 
     def _check(self) -> None:
         tally, config = self.tally, self.config
-        with open_ledger(config) as ledger:
+        with Ledger.of(config) as ledger:
             learned = Learned(ledger, config, self._lived)
             for day, expected in self._world.tags(config).items():
                 tags = learned.tags(day)

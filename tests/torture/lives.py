@@ -23,7 +23,6 @@ from diurnal.data.batch import Batch
 from diurnal.data.selection import select_increments
 from diurnal.data.streams import StreamPlan
 from diurnal.ledger.claims import Ledger
-from diurnal.ledger.database import default_url
 from diurnal.train.commit import Progress
 from diurnal.train.desk import TrainingDesk
 from diurnal.train.events import Direct, Link
@@ -131,7 +130,7 @@ def live(rank: int, world_size: int, life: Life) -> None:
 
 def _drive(config: Any, folder: Path, stack: ExitStack) -> Link:
     """As `train.run.train` does."""
-    ledger = stack.enter_context(Ledger(config.ledger.url or default_url(config.storage)))
+    ledger = stack.enter_context(Ledger.of(config))
     lease = ledger.claim(config.name, "torture", config.ledger.lease_s)
     stack.callback(lease.release)
     stack.enter_context(lease.heartbeat())

@@ -27,11 +27,11 @@ from world import (
     check_tag_moments,
     check_what_is_left,
     compare_versions,
-    open_ledger,
     processes_of,
 )
 
 from diurnal.config import Config, resolved_json
+from diurnal.ledger.claims import Ledger
 from diurnal.ledger.records import Event as LedgerEvent
 from diurnal.testing import run_world, runs_of
 from diurnal.testing_nodes import Nodes, nodes
@@ -146,7 +146,7 @@ class Episode:
                     self.tally.failures.append(f"the driver ended with {code}: {_last_lines(self._log)}")
                     return
                 self._start(cluster)
-            with open_ledger(self.config) as ledger:
+            with Ledger.of(self.config) as ledger:
                 kinds = ["commit" if e.kind == "version" else e.kind for e in ledger.events(self.config.name)]
             if kinds.count("commit") > told.count("commit"):
                 newest_s = time.time()
@@ -295,7 +295,7 @@ class Episode:
         compare_versions(self.config, self.unbroken, tally, is_exact=False)
         check_what_is_left(self.config, tally)
         _check_runs(self.config, self._world.days, tally)
-        with open_ledger(self.config) as ledger:
+        with Ledger.of(self.config) as ledger:
             told = ledger.events(self.config.name)
         ends = [*(blow.at_s for blow in self._blows[1:]), time.time()]
         for blow, until_s in zip(self._blows, ends, strict=True):

@@ -28,7 +28,6 @@ from diurnal.config import Config, load_config
 from diurnal.data.partitions import Increment
 from diurnal.data.selection import select_increments
 from diurnal.ledger.claims import Ledger
-from diurnal.ledger.database import default_url
 from diurnal.testing import tensors_of
 
 MARK = "DIURNAL_TORTURE"
@@ -224,10 +223,6 @@ def increments_of(config: Config) -> list[Increment]:
     return select_increments(config.data.path, config.dataset, parts=config.data.parts)
 
 
-def open_ledger(config: Config) -> Ledger:
-    return Ledger(config.ledger.url or default_url(config.storage))
-
-
 def missing_and_doubled(tags: Counter[int], expected: Iterable[int]) -> tuple[int, int]:
     """Rows that are not there; rows too many, those of another increment included."""
     wanted = Counter(expected)
@@ -291,7 +286,7 @@ def _mark(moment: torch.Tensor) -> torch.Tensor:
 
 def check_what_is_left(config: Config, tally: Tally) -> None:
     """No lease, no attempt, no folder that nobody reads from; and every increment's version is visible."""
-    with open_ledger(config) as ledger:
+    with Ledger.of(config) as ledger:
         history = History(Store(config.storage, config.name), ledger, config.name)
         if holder := ledger.held(config.name):
             tally.leftovers.append(f"lease of {holder}")

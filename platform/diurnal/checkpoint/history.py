@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 from diurnal.checkpoint.store import Store, Version
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.lease import Lease
-from diurnal.ledger.records import Commit
+from diurnal.ledger.records import Commit, VersionRecord
 
 
 class History:
@@ -29,10 +30,7 @@ class History:
     def parent(self) -> Commit | None:
         """The version that the next one goes on from: the newest that was not rejected, nor was trained on top of one
         that was. What was promoted all the same counts."""
-        usable: dict[int, bool] = {}
-        for version in self._ledger.versions(self._model):
-            is_on_good_ground = version.parent is None or usable.get(version.parent, True)
-            usable[version.number] = not version.rejected and (is_on_good_ground or version.verdict == "promote")
+        usable = _usable(self._ledger.versions(self._model))
         versions = [commit for commit in self.commits() if commit.is_final and usable.get(commit.number, True)]
         return max(versions, key=lambda commit: commit.number, default=None)
 
@@ -86,13 +84,17 @@ class History:
         versions = self.store.versions()
         return lease.rebuild(self._as_commit(version) for version in versions)
 
-    def sweep(self, lease: Lease, keep: int, newest: Commit) -> int:
+    def sweep(self, lease: Lease, keep: int, newest: Commit, keep_versions: int = 0) -> int:
         """Deletes what nothing will be read from any more, and says how many folders: resume points behind a version,
-        all but the newest `keep` of those after it, and what earlier attempts left that ended before their commit.
+        all but the newest `keep` of those after it, what earlier attempts left that ended before their commit, and
+        versions beyond `keep_versions`.
 
         Args:
             newest: what was just published; of its version only earlier attempts have ended, of later ones none.
+            keep_versions: see `checkpoint.keep_versions` of the configuration.
         """
+        if keep_versions:
+            lease.withdraw(self._outdated(keep_versions), final=True)
         commits = self.commits()
         done = max((commit.number for commit in commits if commit.is_final), default=0)
         points = [commit for commit in commits if not commit.is_final]
@@ -113,6 +115,20 @@ class History:
                 self.store.remove(directory)
         return len(leftovers)
 
+    def _outdated(self, keep: int) -> list[str]:
+        """Paths of all versions but the newest, the champion, the one a rollback leads to, the one the next goes on
+        from, and those that tell of these that they are no good."""
+        versions = self._ledger.versions(self._model)
+        parent = self.parent()
+        kept = {version.number for version in versions[-keep:]}
+        kept |= {self._ledger.champion(self._model), self._ledger.rollback_target(self._model)}
+        kept |= {parent.number} if parent else set()
+        usable = _usable(versions)
+        for version in reversed(versions):
+            if version.number in kept and version.parent is not None and not usable.get(version.parent, True):
+                kept.add(version.parent)
+        return [version.path for version in versions if version.number not in kept]
+
     def _as_commit(self, version: Version) -> Commit:
         manifest = version.manifest()
         lineage = manifest.lineage
@@ -132,3 +148,12 @@ class History:
             parent=lineage.parent,
             created_at=manifest.created_at,
         )
+
+
+def _usable(versions: Iterable[VersionRecord]) -> dict[int, bool]:
+    """By number, whether something may go on from a version."""
+    usable: dict[int, bool] = {}
+    for version in versions:
+        is_on_good_ground = version.parent is None or usable.get(version.parent, True)
+        usable[version.number] = not version.rejected and (is_on_good_ground or version.verdict == "promote")
+    return usable

@@ -105,17 +105,22 @@ def _run(asked: Any, follow: bool, files: Texts, overrides: Texts, as_json: bool
 
 @click.command()
 @click.option("--sweep", is_flag=True, help="First closes runs, attempts and leases of processes that died.")
+@click.option("--listen", metavar="HOST:PORT", help="Serve it to Prometheus, at /metrics, until somebody ends this.")
 @config_options
-def status(sweep: bool, files: Texts, overrides: Texts, as_json: bool) -> None:
+def status(sweep: bool, listen: str | None, files: Texts, overrides: Texts, as_json: bool) -> None:
     """Champion, freshness, what is late, what is held and why: from the ledger alone. 3 when a person is needed."""
     from diurnal.config import load_config
     from diurnal.daily.status import status as look
     from diurnal.ledger.claims import Ledger
-    from diurnal.ledger.database import default_url
 
     config = load_config(files, overrides)
-    with Ledger(config.ledger.url or default_url(config.storage)) as ledger:
+    with Ledger.of(config) as ledger:
         swept = _sweep(config, ledger) if sweep else []
+        if listen is not None:
+            from diurnal.daily.exporter import serve
+
+            serve(config, ledger, listen, lambda line: click.echo(line, err=True))
+            return
         found = look(config, ledger)
     if as_json:
         print_json({**found.to_dict(), "swept": swept})
@@ -172,11 +177,10 @@ def _decide(change: Any, files: Texts, overrides: Texts, as_json: bool) -> None:
     from diurnal.config import load_config
     from diurnal.daily.mirror import state_of
     from diurnal.ledger.claims import Ledger
-    from diurnal.ledger.database import default_url
     from diurnal.tracking.mlflow import mirror_now
 
     config = load_config(files, overrides)
-    with Ledger(config.ledger.url or default_url(config.storage)) as ledger:
+    with Ledger.of(config) as ledger:
         before = ledger.champion(config.name)
         change(ledger, config.name)
         champion, state = ledger.champion(config.name), state_of(ledger, config)
@@ -204,10 +208,9 @@ def events(limit: int, kind: str | None, increment: str | None, files: Texts, ov
     """What happened, with time, actor and reason, oldest first."""
     from diurnal.config import load_config
     from diurnal.ledger.claims import Ledger
-    from diurnal.ledger.database import default_url
 
     config = load_config(files, overrides)
-    with Ledger(config.ledger.url or default_url(config.storage)) as database:
+    with Ledger.of(config) as database:
         found = database.events(config.name, limit, kind, increment)
     if as_json:
         print_json([vars(event) for event in found])
@@ -223,10 +226,11 @@ def rebuild(files: Texts, overrides: Texts, as_json: bool) -> None:
     from diurnal.checkpoint.history import History
     from diurnal.checkpoint.store import Store
     from diurnal.config import load_config
-    from diurnal.train.run import held_lease, open_ledger
+    from diurnal.ledger.claims import Ledger
+    from diurnal.train.run import held_lease
 
     config = load_config(files, overrides)
-    with open_ledger(config) as database, held_lease(config, database, "rebuild", None) as lease:
+    with Ledger.of(config) as database, held_lease(config, database, "rebuild", None) as lease:
         count = History(Store(config.storage, config.name), database, config.name).rebuild(lease)
     if as_json:
         print_json({"name": config.name, "registered": count})

@@ -32,6 +32,8 @@ class Days(Section):
     """Its files are others than those it was trained on. `retrain` goes back to the version before it."""
     max_retrained: Annotated[int, Field(ge=0)] = 3
     """Increments that `retrain` may train again at a time, those after it included; beyond that it is skipped."""
+    look_back: Annotated[int, Field(ge=0)] = 30
+    """Trained folders that are looked at for changes, the newest so many; older ones when `--retrain` asks."""
     wait_s: NotNegative = 86_400.0
     """How long `wait` waits from when a later increment was first seen, or the increment itself."""
 

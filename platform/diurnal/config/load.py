@@ -22,15 +22,18 @@ Path_ = tuple[str | int, ...]
 def load_config(files: Iterable[str | Path], overrides: Iterable[str] = ()) -> Config:
     """Merges TOML files (later ones win) and `key=value` overrides, reads the schema that they name, checks it all.
 
-    Paths inside are taken from the current directory and made absolute, since Ray's workers run elsewhere.
+    Paths inside are taken from the current directory and made absolute, since Ray's workers run elsewhere. A single
+    `.json` file is a resolved configuration, as it is sent with a job: nothing is merged into it.
 
     Raises:
         ConfigError: with every fault of every file at once.
     """
+    files = list(files)
+    if [Path(file).suffix for file in files] == [".json"]:
+        return _read_resolved(files[0], list(overrides))
     faults: list[Fault] = []
     merged: dict[str, Any] = {}
     origins: dict[Path_, str] = {}
-    files = list(files)
     if not files:
         faults.append(Fault("--config", "nothing", "a run is described by one TOML file or more", "add --config FILE"))
     for file in files:
@@ -82,6 +85,19 @@ def resolved_json(config: Config) -> str:
 
 def from_resolved(text: str) -> Config:
     return Config.model_validate_json(text)
+
+
+def _read_resolved(file: str | Path, overrides: list[str]) -> Config:
+    faults: list[Fault] = []
+    if overrides:
+        faults.append(Fault("--set", overrides[0], "nothing: a resolved configuration is whole", "use TOML files"))
+    try:
+        if not faults:
+            return from_resolved(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        found = str(error).partition("\n")[0]
+        faults.append(Fault(str(file), found, "a resolved configuration of this version", "resolve it anew"))
+    raise ConfigError(faults)
 
 
 def _read_toml(file: str | Path, where: str, faults: list[Fault]) -> dict[str, Any]:

@@ -161,6 +161,9 @@ class Checkpoint(Section):
     """Seconds between two resume points; 0 goes by rows alone."""
     keep: Count = 2
     """Resume points of an increment that are kept; all of them go once its version is committed."""
+    keep_versions: Annotated[int, Field(ge=0)] = 0
+    """Versions that are kept, the newest so many; 0 keeps all. The champion, the one that a rollback leads to, and what
+    the next one goes on from stay in any case."""
     retry_s: NotNegative = 60.0
     """How long the commit of a version is tried again while the storage fails. A resume point is just left out."""
     reset_optimizer: bool = False
@@ -171,7 +174,8 @@ class Ledger(Section):
     """The database that says who trains a model and which commits count."""
 
     url: str = ""
-    """SQLAlchemy URL, `postgresql+psycopg://...` on a cluster; a SQLite file in `storage` when empty."""
+    """SQLAlchemy URL, `postgresql+psycopg://...` on a cluster. When empty `DIURNAL_LEDGER_URL` of the environment,
+    or else a SQLite file in `storage`."""
     lease_s: Annotated[float, Field(gt=1, le=86_400)] = 30.0
     """A driver that gave no sign of life for so long has lost the model to whoever asks next."""
 
@@ -179,7 +183,7 @@ class Ledger(Section):
 class Tracking(Section):
     enabled: bool = True
     uri: str = ""
-    """MLflow tracking URI; a SQLite file in `storage` when empty."""
+    """MLflow tracking URI. When empty `MLFLOW_TRACKING_URI` of the environment, or else a SQLite file in `storage`."""
     experiment: str = ""
     """MLflow experiment; the run's name, when empty."""
     every_steps: Count = 20

@@ -16,15 +16,15 @@ from diurnal.checkpoint.history import History
 from diurnal.checkpoint.points import reached
 from diurnal.config import Config
 from diurnal.daily.agenda import Agenda, Asked, Known, Sighting, Trained, make_agenda
+from diurnal.daily.folders import Folders
 from diurnal.daily.judging import Bench
 from diurnal.daily.mirror import dataset_of
 from diurnal.daily.segments import segments_of
-from diurnal.data.holdout import slice_increment, write_slice
+from diurnal.data.holdout import slice_increment, slices_folder, sweep_slices, write_slice
 from diurnal.data.ids import IncrementId
-from diurnal.data.partitions import Increment, is_ready, list_increments, read_increment
+from diurnal.data.partitions import Increment
 from diurnal.data.plausible import compare
 from diurnal.data.profile import Profile, profile_increment
-from diurnal.errors import DataError
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.lease import Lease
 from diurnal.ledger.records import IncrementRecord
@@ -73,9 +73,9 @@ class Cycle:
         self._follow = follow
         self._clock = clock
         self._bench = Bench(config, history, ledger, lease)
-        self._increments: dict[str, Increment] = {}
-        self._unreadable: dict[str, DataError] = {}
-        self._one_class: set[str] = set()
+        self._folders = Folders(config)
+        self._one_class: set[tuple[str, str]] = set()
+        """Name and fingerprint of increments whose labels are all the same."""
         self._retried: set[str] = set()
         """Increments that a person wants learned as they are."""
         self._shown: set[str] = set()
@@ -101,7 +101,7 @@ class Cycle:
                 self._refuse_what_is_unreadable(agenda)
                 return None if self._follow else ()
             num_done = len(self.done)
-            increment = self._prepare(self._increments[agenda.todo[0]])
+            increment = self._prepare(self._folders.increments[agenda.todo[0]])
             if increment is not None or len(self.done) > num_done:
                 self._asked = agenda.asked  # what was asked for once is not done twice
             if increment is not None:
@@ -138,20 +138,34 @@ class Cycle:
         is_compared = ne is not None and increment not in self._retried
         if is_compared and len(usual) >= self._config.profile.min_history and ne > median(usual) + rise:
             reason = f"NE of the champion {ne:.4f} (usually {median(usual):.4f}; at most {rise:g} more)"
-            self._hold(self._increments[increment], reason, scored=report)
+            self._hold(self._folders.increments[increment], reason, scored=report)
             return False
         self._lease.mark(increment, "profiled", scored=report)
         return True
 
     def dataset(self, increment_id: str) -> Dataset:
         """What tracking is told of an increment's rows."""
-        increment = self._increments[increment_id]
+        increment = self._folders.increments[increment_id]
         return dataset_of(self._config, increment_id, increment.fingerprint, increment.num_rows)
 
     def _settle(self) -> None:
         reached("daily/trained", 0)
         for version, verdict in self._bench.settle():
             self._tell_verdict(version.number, version.increment, verdict)
+        if self._config.checkpoint.keep_versions:
+            self._sweep_slices()
+
+    def _sweep_slices(self) -> None:
+        """Rows that were held out go with the version that has left them to the next one."""
+        files: list[dict[str, Any]] = []
+        for commit in self._history.commits():
+            lineage = self._history.store.at(commit.path).manifest().lineage
+            files += (lineage.held_out or {}).get("files", ())
+            files += () if commit.is_final else lineage.joined
+        records = self._ledger.increments(self._lease.model)
+        at_work = [record.increment for record in records if record.state in ("claimed", "profiled")]
+        named = {file["path"].rpartition("/")[2] for file in files}
+        sweep_slices(slices_folder(self._config.storage, self._config.name), named, at_work)
 
     def _tell_verdict(self, number: int, increment: str, verdict: Any) -> None:
         reached("daily/judged", 0)
@@ -168,10 +182,12 @@ class Cycle:
     def _look(self) -> Agenda:
         """What is next, with all that follows from how it looks written down."""
         model = self._lease.model
+        known = [_known(record) for record in self._ledger.increments(model)]
+        versions = [_trained(version) for version in self._ledger.versions(model)]
         agenda = make_agenda(
-            self._sightings(),
-            [_known(record) for record in self._ledger.increments(model)],
-            [_trained(v) for v in self._ledger.versions(model)],
+            self._sightings(known, versions),
+            known,
+            versions,
             self._config.days,
             round(self._clock() * 1e6),
             self._asked,
@@ -190,33 +206,15 @@ class Cycle:
         reached("daily/seen", 0)
         return agenda
 
-    def _sightings(self) -> list[Sighting]:
-        config, found = self._config, []
-        path, schema, parts = config.data.path, config.dataset, config.data.parts
-        for folder in list_increments(path, schema):
-            names = [str(name) for name in IncrementId.parse(folder).cut(parts)]
-            ready, why = is_ready(path, folder, schema)
-            if ready and names[0] not in self._increments:
-                try:
-                    whole = read_increment(path, folder, schema)
-                    self._increments |= {part.id: part for part in whole.cut(parts)}
-                    self._unreadable.pop(folder, None)
-                except DataError as error:
-                    self._unreadable[folder] = error
-            if folder in self._unreadable:
-                ready, why = False, self._unreadable[folder].faults[0].found
-            for name in names:
-                known = self._increments.get(name)
-                if known is None or not ready:
-                    found.append(Sighting(name, ready, why))
-                else:
-                    one_class = name in self._one_class or None
-                    found.append(Sighting(name, ready, why, known.fingerprint, known.num_rows, one_class))
-        return found
+    def _sightings(self, known: Sequence[Known], versions: Sequence[Trained]) -> list[Sighting]:
+        settled = {version.increment for version in versions if not version.is_superseded}
+        settled |= {record.increment for record in known if record.state in ("held", "skipped") and record.fingerprint}
+        seen = self._folders.look(settled, self._asked.retrain | self._asked.retry)
+        return [replace(s, one_class=True) if (s.increment, s.fingerprint) in self._one_class else s for s in seen]
 
     def _refuse_what_is_unreadable(self, agenda: Agenda) -> None:
         if agenda.waiting is not None:
-            error = self._unreadable.get(str(IncrementId.parse(agenda.waiting.increment).whole))
+            error = self._folders.unreadable.get(str(IncrementId.parse(agenda.waiting.increment).whole))
             if error is not None and not self._follow:
                 raise error
 
@@ -226,36 +224,41 @@ class Cycle:
         self._lease.mark(increment.id, "claimed", **facts)
         reached("daily/claimed", 0)
         profile = self._profile(increment)
-        if profile.rows and not (profile.positives and profile.negatives) and increment.id not in self._one_class:
-            self._one_class.add(increment.id)
+        is_one_class = (increment.id, increment.fingerprint) in self._one_class
+        if profile.rows and not (profile.positives and profile.negatives) and not is_one_class:
+            self._one_class.add((increment.id, increment.fingerprint))
             self._lease.mark(increment.id, "claimed", reason="all its labels are the same", **facts)
             return None
-        earlier = [Profile.from_json(r.profile) for r in self._earlier(increment.id) if r.profile]
         if any(increment.id.startswith(name) for name in self._asked.retry):
             self._retried.add(increment.id)
-        is_excused = increment.id in self._retried | self._one_class
+        is_excused = increment.id in self._retried or is_one_class
         is_compared = config.profile.enabled and profile.rows and not is_excused
-        findings = compare(profile, earlier, config.profile, config.dataset) if is_compared else []
+        usual = self._usual_profiles(increment.id) if is_compared else []
+        findings = compare(profile, usual, config.profile, config.dataset) if is_compared else []
         if findings:
             self._hold(increment, "; ".join(map(str, findings)), profile=profile.to_json())
             return None
         held_out = None
         if config.gate.judged_on == "slice":
-            folder = f"{config.storage}/{config.name}/slices"
-            path = f"{folder}/{increment.id}-{increment.fingerprint}.parquet"
+            path = f"{slices_folder(config.storage, config.name)}/{increment.id}-{increment.fingerprint}.parquet"
             held_out = write_slice(increment, config.dataset, config.gate.slice_share, config.seed, path)
         self._lease.mark(increment.id, "profiled", profile=profile.to_json(), **facts)
         reached("daily/profiled", 0)
         return replace(increment, held_out=held_out)
 
     def _profile(self, increment: Increment) -> Profile:
-        record = self._record(increment.id)
-        if record.profile and record.profile.get("fingerprint") == increment.fingerprint:
-            return Profile.from_json(record.profile)
+        kept = self._ledger.profile(self._lease.model, increment.id)
+        if kept and kept.get("fingerprint") == increment.fingerprint:
+            return Profile.from_json(kept)
         return profile_increment(increment, self._config.dataset)
 
+    def _usual_profiles(self, increment: str) -> list[Profile]:
+        kept = [self._ledger.profile(self._lease.model, record.increment) for record in self._earlier(increment)]
+        return [Profile.from_json(profile) for profile in kept if profile]
+
     def _record(self, increment: str) -> IncrementRecord:
-        (record,) = [r for r in self._ledger.increments(self._lease.model) if r.increment == increment]
+        record = self._ledger.increment(self._lease.model, increment)
+        assert record is not None
         return record
 
     def _earlier(self, increment: str) -> list[IncrementRecord]:
@@ -274,9 +277,8 @@ class Cycle:
 
     def _segments(self, increment: str) -> tuple[Any, ...]:
         names = self._config.gate.segments
-        profiles = {r.increment: r.profile for r in self._ledger.increments(self._lease.model)}
-        profile = profiles.get(increment)
-        return segments_of(Profile.from_json(profile), self._config.dataset, names) if names and profile else ()
+        profile = self._ledger.profile(self._lease.model, increment) if names else None
+        return segments_of(Profile.from_json(profile), self._config.dataset, names) if profile else ()
 
 
 def _known(r: IncrementRecord) -> Known:

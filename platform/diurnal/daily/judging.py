@@ -12,7 +12,7 @@ from diurnal.ledger.lease import Lease
 from diurnal.ledger.records import IncrementState, VersionRecord
 from diurnal.metrics.blocks import Evidence
 from diurnal.metrics.health import TableHealth
-from diurnal.train.commit import TRIAL
+from diurnal.train.commit import COUNTS, TRIAL
 from diurnal.train.trial import BASELINE, JUDGED, TABLES
 
 _STATES: dict[str, IncrementState] = {"promote": "promoted", "hold": "held", "undecided": "judged"}
@@ -75,7 +75,7 @@ class Bench:
             version.number,
             verdict.kind,
             verdict.reason,
-            evidence={**verdict.to_json(), "rows": rows},
+            evidence={**verdict.to_json(), "rows": rows, **self._health_of(version)},
             rejected=isinstance(verdict, Hold) and self._config.gate.after_hold == "champion",
             state=_STATES[verdict.kind],
             expected_champion=champion,
@@ -96,3 +96,9 @@ class Bench:
         paths = [commit.path for commit in self._history.commits() if commit.is_final and commit.number == number]
         trial = self._trial_of(paths[0]) if paths else None
         return [TableHealth.from_json(table) for table in (trial or {}).get(TABLES, ())]
+
+    def _health_of(self, version: VersionRecord) -> dict[str, Any]:
+        """What is kept of tables and ids for people to look at, however the version was judged."""
+        counts = self._history.store.at(version.path).manifest().lineage.metrics.get(COUNTS, {})
+        tables = [table.to_json() for table in self._tables_of(version.number)]
+        return {TABLES: tables, COUNTS: {name: n for name, n in counts.items() if name.startswith("sparse/")}}

@@ -31,7 +31,7 @@ class Mirror:
     def catch_up(self) -> None:
         """What a process that was killed, or a store that was away, may have missed: the last verdicts, what was held,
         and the registry. What is there already is not written again."""
-        judged = [version for version in self._ledger.versions(self._model) if version.evidence]
+        judged = [version for version in self._ledger.versions(self._model) if version.verdict]
         for version in judged[-AGAIN:]:
             self._tell(version)
         held = [r for r in self._ledger.increments(self._model) if r.state == "held" and r.version is None]
@@ -56,7 +56,7 @@ class Mirror:
 
     def _tell(self, version: VersionRecord) -> None:
         tags = {names.TAG_VERDICT: version.verdict, names.TAG_VERDICT_REASON: version.reason}
-        metrics = gate_metrics(version.evidence or {})
+        metrics = gate_metrics(self._ledger.evidence(version) or {})
         metrics[names.GATE_PROMOTED] = float(version.verdict == "promote")
         self._tracker.verdict(version.increment, tags, metrics, version=version.number)
 

@@ -20,13 +20,14 @@ from diurnal.data.ids import IncrementId
 from diurnal.data.partitions import Increment
 from diurnal.data.selection import select_increments
 from diurnal.errors import CheckpointError, Fault
+from diurnal.ledger.claims import Ledger
 from diurnal.ledger.records import Commit
 from diurnal.metrics.across_days import across_days
 from diurnal.stack import check_stack
 from diurnal.train.desk import ScoringDesk, plan_of
 from diurnal.train.group import worker_groups
 from diurnal.train.progress import Progress
-from diurnal.train.run import open_ledger, refuse_what_does_not_fit
+from diurnal.train.run import refuse_what_does_not_fit
 from diurnal.train.spec import Fit, Start
 
 AGES = (1, 2, 3, 7, 14)
@@ -85,7 +86,7 @@ def replay(
     started_s, progress = time.time(), progress or Progress(table=False)
     check_stack()
     increments = select_increments(config.data.path, config.dataset, first, last, parts=config.data.parts)
-    with open_ledger(config) as ledger:
+    with Ledger.of(config) as ledger:
         history = History(Store(config.storage, config.name), ledger, config.name)
         versions = [commit for commit in history.standing() if commit.is_final]
         for commit in versions[-1:]:

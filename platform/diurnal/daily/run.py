@@ -23,7 +23,7 @@ from diurnal.tracking.mlflow import Dataset, Tracker
 from diurnal.train.desk import TrainingDesk
 from diurnal.train.group import Groups, worker_groups
 from diurnal.train.progress import Progress
-from diurnal.train.run import held_lease, open_ledger, refuse_to_go_on
+from diurnal.train.run import held_lease, refuse_to_go_on
 
 LOOK_EVERY_S = 2.0
 """Between two looks for an increment while no worker is held."""
@@ -91,7 +91,7 @@ def daily(
     _refuse_no_range(asked)
     check_stack()
     with ExitStack() as stack:
-        ledger = stack.enter_context(open_ledger(config))
+        ledger = stack.enter_context(Ledger.of(config))
         lease = stack.enter_context(held_lease(config, ledger, "daily", asked.last))
         history = History(Store(config.storage, config.name), ledger, config.name)
         if count := history.rebuild(lease):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from diurnal.config import Config
 from diurnal.data.ids import IncrementId
@@ -16,7 +16,10 @@ from diurnal.ledger.records import IncrementRecord, VersionRecord
 SHOWN = 10
 """Increments that are listed, the newest ones."""
 
-_PENDING = ("seen", "ready", "claimed", "profiled", "trained", "failed")
+PENDING = ("seen", "ready", "claimed", "profiled", "trained", "failed")
+
+
+Kind = Literal["held", "undecided", "failed", "waiting", "skipped", "late"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Trouble:
     """Something that needs a person, or will."""
 
     increment: str
+    kind: Kind
     what: str
     what_to_do: str
     needs_a_person: bool
@@ -52,11 +56,9 @@ class Status:
         return any(trouble.needs_a_person for trouble in self.troubles)
 
     def to_dict(self) -> dict[str, Any]:
-        days = [
-            {k: v for k, v in asdict(record).items() if k not in ("profile", "model")} for record in self.increments
-        ]
+        days = [{k: v for k, v in asdict(record).items() if k != "model"} for record in self.increments]
         versions = {
-            name: version and {k: v for k, v in asdict(version).items() if k not in ("evidence", "model")}
+            name: version and {k: v for k, v in asdict(version).items() if k != "model"}
             for name, version in (("champion", self.champion), ("newest", self.newest))
         }
         return {
@@ -121,7 +123,7 @@ def status(config: Config, ledger: Ledger, clock: Callable[[], float] = time.tim
         newest=versions[-1] if versions else None,
         next_increment=following,
         increments=tuple(increments[-SHOWN:]),
-        num_pending=sum(record.state in _PENDING and record.version is None for record in increments),
+        num_pending=sum(record.state in PENDING and record.version is None for record in increments),
         troubles=tuple(_troubles(config, increments, champion, following, now_s)),
     )
 
@@ -144,23 +146,31 @@ def _troubles(
                 else f"look at the run in MLflow; `diurnal promote {record.version}` if it is good all the same"
             )
             if is_current:
-                found.append(Trouble(record.increment, what, to_do, True))
+                found.append(Trouble(record.increment, "held", what, to_do, True))
         elif record.state == "judged" and is_current:
             to_do = "nothing: the next version is judged"
-            found.append(Trouble(record.increment, f"undecided: {record.reason}", to_do, False))
+            found.append(Trouble(record.increment, "undecided", f"undecided: {record.reason}", to_do, False))
         elif record.state == "failed":
-            found.append(Trouble(record.increment, f"failed: {record.reason}", "run `diurnal daily` again", True))
+            what = f"failed: {record.reason}"
+            found.append(Trouble(record.increment, "failed", what, "run `diurnal daily` again", True))
         elif record.state in ("seen", "claimed") and record.reason and is_current:
-            found.append(Trouble(record.increment, record.reason, "wait, or write what is missing", False))
+            to_do = "wait, or write what is missing"
+            found.append(Trouble(record.increment, "waiting", record.reason, to_do, False))
         elif record.state == "skipped" and is_current:
             to_do = f"nothing, or `diurnal daily --retry {record.increment}`"
-            found.append(Trouble(record.increment, f"skipped: {record.reason}", to_do, False))
+            found.append(Trouble(record.increment, "skipped", f"skipped: {record.reason}", to_do, False))
     if following is not None:
-        due_s = (IncrementId.parse(following).folder_end + timedelta(seconds=config.days.wait_s)).timestamp()
-        if now_s > due_s and champion is not None:
-            what = f"late: nothing was seen of it {_age(now_s - due_s)} after it was due"
-            found.append(Trouble(following, what, "run `diurnal daily`, or look at what writes the data", True))
+        late_s = now_s - due_s(config, following)
+        if late_s > 0 and champion is not None:
+            what = f"late: nothing was seen of it {_age(late_s)} after it was due"
+            to_do = "run `diurnal daily`, or look at what writes the data"
+            found.append(Trouble(following, "late", what, to_do, True))
     return found
+
+
+def due_s(config: Config, increment: str) -> float:
+    """When an increment that is not done is late: `days.wait_s` after its end, seconds since the epoch."""
+    return (IncrementId.parse(increment).folder_end + timedelta(seconds=config.days.wait_s)).timestamp()
 
 
 def _next(increment: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -54,6 +54,35 @@ def rule_of(increment_id: str, schema: Schema, share: float, seed: int) -> HeldO
     key = hashlib.blake2b(f"holdout/{seed}/{increment_id}".encode(), digest_size=8).digest()
     threshold = min(int(share * 2.0**64), 2**64 - 1)
     return HeldOut(int.from_bytes(key, "little"), threshold, schema.request_id, 0, (0, 0, 0), ())
+
+
+def slices_folder(storage: str, model: str) -> str:
+    """URL of the folder that has the held-out rows of a model."""
+    folder = f"{storage.rstrip('/')}/{model}/slices"
+    return folder if "://" in folder else Path(folder).absolute().as_uri()
+
+
+def located(files: Iterable[ParquetFile], folder: str) -> tuple[ParquetFile, ...]:
+    """The same files, in this folder."""
+    return tuple(replace(file, path=f"{folder}/{file.path.rpartition('/')[2]}") for file in files)
+
+
+def sweep_slices(folder: str, named: Collection[str], increments: Collection[str]) -> int:
+    """Deletes what nothing will be read from any more, and says how many files.
+
+    Args:
+        named: names of files that a version tells of.
+        increments: names of those that are at work, whose files stay too.
+    """
+    filesystem, root = open_filesystem(folder)
+    found = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    at_work = tuple(f"{increment}-" for increment in increments)
+    gone = [info for info in found if info.base_name not in named and not info.base_name.startswith(at_work)]
+    for info in gone:
+        # What can not be deleted now is found again.
+        with suppress(OSError):
+            filesystem.delete_file(info.path)
+    return len(gone)
 
 
 def write_slice(increment: Increment, schema: Schema, share: float, seed: int, path: str) -> HeldOut:

@@ -174,8 +174,11 @@ def open_filesystem(path: str) -> tuple[fs.FileSystem, str]:
     return fs.LocalFileSystem(), path
 
 
-def list_increments(path: str, schema: Schema) -> list[str]:
+def list_increments(path: str, schema: Schema, since: str = "") -> list[str]:
     """Ids of the folders of increments, complete or not, in order of time.
+
+    Args:
+        since: a day `YYYY-MM-DD`: earlier ones are left out, and their folders not opened.
 
     Raises:
         DataError: the dataset does not exist; a `dt=` or `hr=` folder is no date or hour; a day has files beside
@@ -192,6 +195,8 @@ def list_increments(path: str, schema: Schema) -> list[str]:
             must = "dt=YYYY-MM-DD, a date of the calendar"
             faults.append(Fault(day.path, day.base_name, must, "rename the folder, or move it out of the dataset"))
             continue
+        if date < since:
+            continue
         hours = _folders(filesystem, day.path, "hr=")
         if hours and _data_files(filesystem, day.path):
             must = "a day has either Parquet files or hr=HH folders"
@@ -203,6 +208,12 @@ def list_increments(path: str, schema: Schema) -> list[str]:
     if faults:
         raise DataError(faults)
     return sorted(ids)
+
+
+def list_files(path: str, increment_id: str) -> tuple[tuple[str, int, int], ...]:
+    """Name, bytes and time of change (ns since 1970) of each data file of the folder, by name."""
+    filesystem, folder = _increment_folder(path, increment_id)
+    return tuple((info.base_name, info.size, info.mtime_ns or 0) for info in _data_files(filesystem, folder))
 
 
 def is_ready(path: str, increment_id: str, schema: Schema, now: float | None = None) -> tuple[bool, str]:

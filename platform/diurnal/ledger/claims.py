@@ -6,14 +6,15 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from diurnal.config import Config
 from diurnal.errors import LeaseHeld
 from diurnal.ledger import decisions, increments, records
-from diurnal.ledger.database import Database
+from diurnal.ledger.database import Database, url_of
 from diurnal.ledger.decisions import ANY
 from diurnal.ledger.holders import Holder
 from diurnal.ledger.lease import Lease, holder_of, lease_row, who
@@ -38,6 +39,11 @@ class Ledger:
 
     def __init__(self, url: str, *, clock: Callable[[], float] | None = None) -> None:
         self._database = Database(url, clock)
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """The one that a configuration names."""
+        return cls(url_of(config))
 
     def close(self) -> None:
         self._database.close()
@@ -89,9 +95,22 @@ class Ledger:
         """All that the model has ever heard of, by name."""
         return self._database.read(lambda connection: increments.increments_of(connection, model))
 
+    def increment(self, model: str, increment: str) -> IncrementRecord | None:
+        """What is known of one of them."""
+        found = self._database.read(lambda connection: increments.increments_of(connection, model, increment))
+        return found[0] if found else None
+
+    def profile(self, model: str, increment: str) -> dict[str, Any] | None:
+        """What was counted in its rows (`data.profile`)."""
+        return self._database.read(lambda connection: increments.profile_of(connection, model, increment))
+
     def versions(self, model: str) -> list[VersionRecord]:
         """The visible ones, by number."""
         return self._database.read(lambda connection: decisions.versions_of(connection, model))
+
+    def evidence(self, version: VersionRecord) -> dict[str, Any] | None:
+        """What the gate's verdict on it was made from; None before there is one."""
+        return self._database.read(lambda connection: decisions.evidence_of(connection, version.model, version.path))
 
     def promotions(self, model: str) -> list[Promotion]:
         """Every change of the champion, in order."""

@@ -6,6 +6,7 @@ else. What differs between them stands here and in `schema.upgrade`, nowhere els
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import time
@@ -18,9 +19,12 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 from sqlalchemy.pool import NullPool
 
+from diurnal.config import Config
 from diurnal.errors import ConfigError, DiurnalError, Fault
 from diurnal.ledger import schema
 
+URL_VARIABLE = "DIURNAL_LEDGER_URL"
+"""Environment variable that has the URL where the configuration has none, so that no file needs to hold a password."""
 BUSY_S = 30.0
 """How long a transaction waits for others, and is tried again while the database is away."""
 
@@ -39,6 +43,15 @@ _OUR_BUGS = (exc.IntegrityError, exc.ProgrammingError, exc.DataError, exc.NotSup
 T = TypeVar("T")
 
 
+def url_of(config: Config) -> str:
+    """`ledger.url`, or that of the environment, or a SQLite file in the storage.
+
+    Raises:
+        ConfigError: there is none, and the storage is not a local folder.
+    """
+    return config.ledger.url or os.environ.get(URL_VARIABLE) or default_url(config.storage)
+
+
 def default_url(storage: str) -> str:
     """The SQLite file in a storage folder.
 
@@ -46,7 +59,7 @@ def default_url(storage: str) -> str:
         ConfigError: the storage is not a local folder, so that a URL has to be given.
     """
     if "://" in storage:
-        fix = "set ledger.url"
+        fix = f"set ledger.url, or {URL_VARIABLE} in the environment"
         raise ConfigError([Fault("ledger.url", "nothing", "a URL, for a storage that is no local folder", fix)])
     return f"sqlite:///{Path(storage).absolute() / 'ledger.db'}"
 

@@ -48,16 +48,22 @@ def versions_of(connection: sa.Connection, model: str) -> list[VersionRecord]:
     same = (VERDICTS.c.model == COMMITS.c.model) & (VERDICTS.c.path == COMMITS.c.path)
     visible = (COMMITS.c.model == model) & COMMITS.c.withdrawn_us.is_(None) & (COMMITS.c.steps == COMMITS.c.num_steps)
     names = ("model", "number", "increment", "parent", "path", "fingerprint", "watermark_us", "created_at")
-    about = (VERDICTS.c.verdict, VERDICTS.c.rejected, VERDICTS.c.reason, VERDICTS.c.evidence, VERDICTS.c.judged_us)
+    about = (VERDICTS.c.verdict, VERDICTS.c.rejected, VERDICTS.c.reason, VERDICTS.c.judged_us)
     query = sa.select(*(COMMITS.c[name] for name in names), *about).select_from(COMMITS.outerjoin(VERDICTS, same))
     found = []
     for row in connection.execute(query.where(visible).order_by(COMMITS.c.number)).mappings():
         values = dict(row)
-        judged_us, evidence = values.pop("judged_us"), values.pop("evidence")
+        judged_us = values.pop("judged_us")
         values |= {"verdict": row["verdict"] or "", "reason": row["reason"] or "", "rejected": bool(row["rejected"])}
-        values |= {"evidence": None if evidence is None else json.loads(evidence)}
         found.append(VersionRecord(**values, judged_at=None if judged_us is None else iso_time(judged_us)))
     return found
+
+
+def evidence_of(connection: sa.Connection, model: str, path: str) -> dict[str, Any] | None:
+    """What the verdict on the version at a path was made from."""
+    here = (VERDICTS.c.model == model) & (VERDICTS.c.path == path)
+    text = connection.execute(sa.select(VERDICTS.c.evidence).where(here)).scalar()
+    return None if text is None else json.loads(text)
 
 
 def promotions_of(connection: sa.Connection, model: str) -> list[Promotion]:

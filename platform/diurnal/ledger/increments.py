@@ -15,18 +15,26 @@ _OF_THESE_FILES = ("rows", "profile", "scored")
 _JSON = ("profile", "scored")
 
 
-def increments_of(connection: sa.Connection, model: str) -> list[IncrementRecord]:
-    """By name."""
-    rows = connection.execute(sa.select(INCREMENTS).where(INCREMENTS.c.model == model)).mappings()
+def increments_of(connection: sa.Connection, model: str, increment: str | None = None) -> list[IncrementRecord]:
+    """By name; one of them, or all."""
+    columns = [column for column in INCREMENTS.c if column.name != "profile"]
+    query = sa.select(*columns).where(INCREMENTS.c.model == model)
+    if increment is not None:
+        query = query.where(INCREMENTS.c.increment == increment)
     found = []
-    for row in rows:
+    for row in connection.execute(query).mappings():
         values = dict(row)
-        for name in _JSON:
-            values[name] = None if values[name] is None else json.loads(values[name])
+        values["scored"] = None if values["scored"] is None else json.loads(values["scored"])
         first_us, updated_us = values["first_seen_us"], values.pop("updated_us")
         found.append(IncrementRecord(**values, first_seen_at=iso_time(first_us), updated_at=iso_time(updated_us)))
     # Not by the database, whose order of letters depends on its locale.
     return sorted(found, key=lambda record: record.increment)
+
+
+def profile_of(connection: sa.Connection, model: str, increment: str) -> dict[str, Any] | None:
+    here = (INCREMENTS.c.model == model) & (INCREMENTS.c.increment == increment)
+    text = connection.execute(sa.select(INCREMENTS.c.profile).where(here)).scalar()
+    return None if text is None else json.loads(text)
 
 
 def mark(writer: Writer, increment: str, state: IncrementState, reason: str = "", **given: Any) -> None:

@@ -118,7 +118,6 @@ class IncrementRecord:
     reason: str
     version: int | None
     """The last one that learned it."""
-    profile: dict[str, Any] | None
     scored: dict[str, Any] | None
     """What the champion's scores of it came to before it was learned."""
     first_seen_at: str
@@ -148,7 +147,6 @@ class VersionRecord:
     """Nothing goes on from it."""
     reason: str
     """Of the last decision about it, the gate's or a person's."""
-    evidence: dict[str, Any] | None
     judged_at: str | None
 
 

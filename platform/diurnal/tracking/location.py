@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -13,13 +14,13 @@ MACHINE_LEARNING_MODE = "workflowType=machine_learning"
 
 
 def tracking_uri(config: Config) -> str:
-    """The configured URI, or a SQLite file in the storage folder.
+    """The configured URI, or MLflow's own of the environment, or a SQLite file in the storage folder.
 
     Raises:
         ConfigError: if none is configured and the storage is not a local folder.
     """
-    if config.tracking.uri:
-        return config.tracking.uri
+    if uri := config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI"):
+        return uri
     if "://" in config.storage:
         must = "the tracking database is a local file beside a local storage, or a server"
         raise ConfigError([Fault("tracking.uri", "nothing", must, "set tracking.uri, or tracking.enabled = false")])

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from diurnal.checkpoint.history import History
 from diurnal.config import Config
+from diurnal.data.holdout import located, slices_folder
 from diurnal.data.partitions import HeldOut, Increment, ParquetFile
 from diurnal.data.streams import StreamPlan, plan_increment
 from diurnal.errors import CheckpointError, ConfigError
@@ -244,7 +245,7 @@ class TrainingDesk:
         parent = self._history.parent()
         lineage = self._history.store.at(parent.path).manifest().lineage if parent else None
         held_out = lineage and lineage.held_out
-        left = HeldOut.from_json(held_out).files if held_out else ()
+        left = self._found(HeldOut.from_json(held_out).files) if held_out else ()
         number, path = (parent.number, parent.path) if parent else (None, "")
         fits = []
         for index, increment in enumerate(increments):
@@ -263,9 +264,15 @@ class TrainingDesk:
     def _plan_again(self, increment: Increment, resumed: Commit) -> StreamPlan:
         """As it was when it was begun, whatever the configuration says by now."""
         lineage = self._history.store.at(resumed.path).manifest().lineage
-        joined = tuple(ParquetFile.from_json(file) for file in lineage.joined)
+        joined = self._found(ParquetFile.from_json(file) for file in lineage.joined)
         held_out = HeldOut.from_json(lineage.held_out) if lineage.held_out else None
+        if held_out is not None:
+            held_out = replace(held_out, files=self._found(held_out.files))
         return StreamPlan.from_recipe(replace(increment, joined=joined, held_out=held_out), lineage.recipe)
+
+    def _found(self, files: Iterable[ParquetFile]) -> tuple[ParquetFile, ...]:
+        """Held-out rows where they are now: the storage may have moved since a version named them."""
+        return located(files, slices_folder(self._config.storage, self._config.name))
 
     def _next(self) -> tuple[Fit, ...] | None:
         increments = self._more()
@@ -334,7 +341,8 @@ class TrainingDesk:
             if attempt is not None:
                 self._keep(lambda: self._lease.has_learned(commit.increment, attempt.attempt, commit.rows))
                 self._lease.end_attempt(commit.increment, attempt.attempt, "committed")
-        self._history.sweep(self._lease, self._config.checkpoint.keep, commit)
+        kept = self._config.checkpoint
+        self._history.sweep(self._lease, kept.keep, commit, kept.keep_versions if commit.is_final else 0)
 
 
 class ScoringDesk:

@@ -17,7 +17,6 @@ from diurnal.data.partitions import Increment
 from diurnal.data.selection import select_increments
 from diurnal.errors import CheckpointError, Fault
 from diurnal.ledger.claims import Ledger
-from diurnal.ledger.database import default_url
 from diurnal.ledger.lease import Lease
 from diurnal.stack import check_stack
 from diurnal.tracking.mlflow import TrackingReport
@@ -76,7 +75,7 @@ def train(config: Config, first: str, last: str | None = None, progress: Progres
     check_stack()
     span = Span(config, first, last)
     increments = span.complete()
-    with open_ledger(config) as ledger, held_lease(config, ledger, first, last) as lease:
+    with Ledger.of(config) as ledger, held_lease(config, ledger, first, last) as lease:
         history = History(Store(config.storage, config.name), ledger, config.name)
         if count := history.rebuild(lease):
             progress.say(f"the ledger did not know of {count} versions in {config.storage}: they are registered")
@@ -119,7 +118,7 @@ def evaluate(config: Config, number: int, increment_id: str, progress: Progress 
     started_s, progress = time.time(), progress or Progress(table=False)
     check_stack()
     increments = select_increments(config.data.path, config.dataset, increment_id, parts=config.data.parts)
-    with open_ledger(config) as ledger:
+    with Ledger.of(config) as ledger:
         history = History(Store(config.storage, config.name), ledger, config.name)
         version = history.version(number)
     refuse_what_does_not_fit(version, config)
@@ -165,10 +164,6 @@ def _refuse_another_schema_half_way(manifest: Manifest, config: Config) -> None:
         faults.append(Fault("metrics.auc_bins", f"{bins}, and {saved_bins} at its start", rule, f"use {saved_bins}"))
     if faults:
         raise CheckpointError(faults)
-
-
-def open_ledger(config: Config) -> Ledger:
-    return Ledger(config.ledger.url or default_url(config.storage))
 
 
 @contextmanager

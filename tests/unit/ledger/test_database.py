@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from diurnal.errors import ConfigError
 from diurnal.ledger import database, schema
 from diurnal.ledger.claims import Ledger
-from diurnal.ledger.database import default_url, without_passwords
+from diurnal.ledger.database import URL_VARIABLE, default_url, url_of, without_passwords
+from diurnal.testing import tiny_config
 
 
 @pytest.fixture
@@ -134,3 +135,14 @@ def test_a_file_that_vanishes_does_not_come_back_empty(ledger, url, monkeypatch)
 def test_passwords_become_stars():
     told = without_passwords("postgresql://u:p@h/d and http://h:80/x mysql://u:a/b@c@h/d?PASSWORD=x&y=1 at 12:30 a@b")
     assert told == "postgresql://u:***@h/d and http://h:80/x mysql://u:***@h/d?PASSWORD=***&y=1 at 12:30 a@b"
+
+
+def test_a_url_of_the_environment_holds_where_the_configuration_has_none(tmp_path: Path, monkeypatch) -> None:
+    """A password is in no file then."""
+    plain = tiny_config({"storage": str(tmp_path / "storage")})
+    named = tiny_config({"ledger": {"url": f"sqlite:///{tmp_path}/named.db"}})
+    assert url_of(plain) == default_url(plain.storage)
+    monkeypatch.setenv(URL_VARIABLE, f"sqlite:///{tmp_path}/given.db")
+    assert (url_of(plain), url_of(named)) == (f"sqlite:///{tmp_path}/given.db", named.ledger.url)
+    with Ledger.of(plain):
+        assert (tmp_path / "given.db").exists()

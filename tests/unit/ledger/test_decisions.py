@@ -50,7 +50,7 @@ def test_a_verdict_its_increment_and_the_promotion_are_one(ledger, lease, judge,
     version = ledger.versions("clicks")[1]
     assert (version.number, version.parent, version.increment) == (2, 1, "2026-01-02")
     assert (version.verdict, version.rejected, version.reason) == ("promote", False, "NE 0.80 < 0.81")
-    assert (version.evidence, version.judged_at) == ({"ne": 2}, "2026-01-02T00:01:00.000+00:00")
+    assert (ledger.evidence(version), version.judged_at) == ({"ne": 2}, "2026-01-02T00:01:00.000+00:00")
     assert [(i.state, i.reason) for i in ledger.increments("clicks")][1] == ("promoted", "NE 0.80 < 0.81")
     expected = Promotion(2, "clicks", 2, 1, "promote", "NE 0.80 < 0.81", lease.holder, "2026-01-02T00:01:00.000+00:00")
     assert ledger.promotions("clicks")[1] == expected
@@ -178,7 +178,7 @@ def test_a_held_version_may_be_promoted_by_a_person(ledger, judge):
     judge(2, HOLD, 1, "NE")
     assert ledger.promote("clicks", 2, "the label was late", expected=1)
     version, increment = ledger.versions("clicks")[1], ledger.increments("clicks")[1]
-    assert (version.verdict, version.rejected, version.evidence) == ("hold", False, {"ne": 2})
+    assert (version.verdict, version.rejected, ledger.evidence(version)) == ("hold", False, {"ne": 2})
     assert (increment.state, increment.reason, increment.version) == ("promoted", "the label was late", 2)
 
 
@@ -221,7 +221,7 @@ def test_what_is_trained_again_is_taken_back(ledger, lease, judge, commit):
     lease.publish(commit(1, number=4, parent=3))
     for _ in range(2):
         lease.supersede([3, 2], ["2026-01-02", "2026-01-03"], "2026-01-02 changed")
-    assert [(v.verdict, v.rejected, v.evidence) for v in ledger.versions("clicks")] == [
+    assert [(v.verdict, v.rejected, ledger.evidence(v)) for v in ledger.versions("clicks")] == [
         ("promote", False, {"ne": 1}),
         ("superseded", True, {"ne": 2}),
         ("superseded", True, {"ne": 3}),
