@@ -1,9 +1,11 @@
 # Every target that runs something first makes sure of the environment in .venv; that takes no time when it is whole.
-# Options: GPU=1|0 (CUDA or CPU libraries), PYTHON=python3.12, ARGS="..." (more arguments for test, bench and torture).
+# Options: GPU=1|0 (CUDA or CPU libraries), PYTHON=python3.12, ARGS="..." (more arguments for test, bench and torture),
+# JOBS=2 (test files at a time).
 
 SHELL := /bin/sh
 PYTHON_IN_VENV := .venv/bin/python
 ARGS ?=
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo ui staleness quality bench torture doctor test check pins clean
@@ -35,8 +37,8 @@ torture: install ## trains through a hundred random deaths and faults, and compa
 doctor: install ## are the libraries, a lookup and a collective in order here?
 	@.venv/bin/diurnal doctor
 
-test: install ## all tests; one folder or file with ARGS=tests/unit/config
-	.venv/bin/pytest $(ARGS)
+test: install ## all tests, two files at a time; one folder or file with ARGS=tests/unit/config, one at a time with JOBS=0
+	.venv/bin/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: install ## style, types, and which room imports which
 	.venv/bin/ruff check

@@ -141,7 +141,8 @@ def play(rank: int, world_size: int, config: Config, life: Life = Life()) -> dic
         _interrupt_judging(life.before_judging, config)
     clock = time.time if life.now is None else life.now.timestamp
     cycle = Cycle(config, history, ledger, lease, said.append, asked=life.asked, clock=clock)
-    go_round(config, history, ledger, lease, cycle, lambda desk, _: learn(config, desk), said.append)
+    with lease.heartbeat(patience_s=30.0):
+        go_round(config, history, ledger, lease, cycle, lambda desk, _: learn(config, desk), said.append)
     lease.release()
     return {"done": cycle.done, "said": said}
 

@@ -135,8 +135,9 @@ def test_the_commands_are_these() -> None:
     listed = out.partition("Commands:")[2].split("\n")
     found = [line.split()[0] for line in listed if line.startswith("  ") and line[2:3].strip()]
     commands = ["backfill", "daily", "doctor", "evaluate", "ledger", "promote", "replay", "rollback", "schedule"]
-    assert found == [*commands, "status", "train", "validate"]
-    for command in [name for name in [*found, "ledger events", "ledger rebuild"] if name not in ("doctor", "ledger")]:
+    assert found == [*commands, "status", "stop", "submit", "train", "validate", "watch"]
+    without = ("doctor", "ledger", "stop", "submit", "watch")
+    for command in [name for name in [*found, "ledger events", "ledger rebuild"] if name not in without]:
         text = run(*DIURNAL, *command.split(), "--help").stdout
         assert all(option in text for option in ("--config", "--set", "--json"))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import time
+import os
+import signal
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 
 from diurnal.checkpoint.store import Store
-from diurnal.config import Config
+from diurnal.config import Config, resolved_json
 from diurnal.daily.agenda import Asked
 from diurnal.errors import LeaseHeld, LeaseLost
 from diurnal.testing import run_world
@@ -225,18 +228,36 @@ def test_the_second_of_two_is_refused(days: Path, tmp_path: Path) -> None:
     assert states_of(config) == []
 
 
+TAKE_OVER = """
+import os, signal, sys, time
+from diurnal.config import from_resolved
+from diurnal.errors import LeaseHeld
+from diurnal.ledger.claims import Ledger
+
+config = from_resolved(sys.argv[1])
+with Ledger.of(config) as ledger:
+    while True:
+        try:
+            ledger.claim(config.name, "fast", 30.0)
+            break
+        except LeaseHeld:
+            time.sleep(0.1)
+os.kill(int(sys.argv[2]), signal.SIGCONT)
+"""
+
+
 def freeze(config: Config) -> None:
-    """This process stands still until another one has taken its model over."""
-    time.sleep(1.5)
-    with ledger_of(config) as ledger:
-        ledger.claim(config.name, "fast", 30.0)
+    """This process, whose heart beats, is stopped, and goes on when another one has taken its model over."""
+    other = subprocess.Popen([sys.executable, "-c", TAKE_OVER, resolved_json(config), str(os.getpid())])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    assert other.wait() == 0
 
 
 def test_who_was_frozen_past_its_lease_cannot_judge(days: Path, tmp_path: Path) -> None:
     config = config_of(days, tmp_path)
     daily(config, asked=Asked(last=day_of(0)))
     with pytest.raises(LeaseLost, match="taken over by"):
-        daily(config, asked=Asked(last=day_of(1)), before_judging=freeze, lease_s=1.1)
+        daily(config, asked=Asked(last=day_of(1)), before_judging=freeze, lease_s=3.0)
     assert [v.verdict for v in versions_of(config).values()] == ["promote", ""]
     assert champion_of(config) == 1
     daily(config, asked=Asked(last=day_of(1)))

@@ -32,6 +32,8 @@ class Data(Section):
     """Rows that one read task turns into finished batches: the unit of prefetching."""
     read_cpus: Positive = 1.0
     """CPUs per worker that read and encode, beside the worker's own."""
+    node_labels: dict[str, str] = {}
+    """Ray labels of the nodes that read and encode, as { "diurnal.dev/role" = "data" }; any node when empty."""
     parts: Annotated[int, Field(ge=1, le=1000)] = 1
     """Every folder of the dataset is cut by rows into so many equal increments, each with a version of its own."""
 

@@ -18,7 +18,6 @@ from diurnal.config import Config
 from diurnal.daily.agenda import Agenda, Asked, Known, Sighting, Trained, make_agenda
 from diurnal.daily.folders import Folders
 from diurnal.daily.judging import Bench
-from diurnal.daily.mirror import dataset_of
 from diurnal.daily.segments import segments_of
 from diurnal.data.holdout import slice_increment, slices_folder, sweep_slices, write_slice
 from diurnal.data.ids import IncrementId
@@ -31,6 +30,7 @@ from diurnal.ledger.records import IncrementRecord
 from diurnal.tracking.mlflow import Dataset
 from diurnal.train.desk import plan_of
 from diurnal.train.spec import Trial
+from diurnal.train.summary import dataset_of
 from diurnal.train.trial import JUDGED
 
 _PROFILED = ("trained", "judged", "promoted")

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from diurnal.checkpoint.store import Store
 from diurnal.config import Config
-from diurnal.data.ids import IncrementId
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.records import IncrementRecord, VersionRecord
 from diurnal.tracking import names
-from diurnal.tracking.mlflow import Dataset, Tracker
+from diurnal.tracking.mlflow import Tracker
 from diurnal.tracking.registry import RegisteredVersion, RegistryState
-
-AGAIN = 14
-"""Verdicts that are told again when a process starts."""
+from diurnal.train.summary import AGAIN, dataset_of
 
 
 class Mirror:
@@ -55,16 +51,10 @@ class Mirror:
         self._tracker.held(name, attempt=attempt, reason=record.reason, dataset=dataset, metrics=metrics)
 
     def _tell(self, version: VersionRecord) -> None:
-        tags = {names.TAG_VERDICT: version.verdict, names.TAG_VERDICT_REASON: version.reason}
+        tags = names.verdict_tags(version.verdict, version.reason)
         metrics = gate_metrics(self._ledger.evidence(version) or {})
         metrics[names.GATE_PROMOTED] = float(version.verdict == "promote")
         self._tracker.verdict(version.increment, tags, metrics, version=version.number)
-
-
-def dataset_of(config: Config, increment: str, fingerprint: str, rows: int) -> Dataset:
-    """What tracking is told of an increment's rows."""
-    path = config.data.path
-    return Dataset(Path(path).name, f"{path}/{IncrementId.parse(increment).folder}", fingerprint, rows)
 
 
 def gate_metrics(evidence: Mapping[str, Any]) -> dict[str, float | None]:

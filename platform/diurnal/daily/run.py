@@ -24,6 +24,7 @@ from diurnal.train.desk import TrainingDesk
 from diurnal.train.group import Groups, worker_groups
 from diurnal.train.progress import Progress
 from diurnal.train.run import held_lease, refuse_to_go_on
+from diurnal.train.summary import retell
 
 LOOK_EVERY_S = 2.0
 """Between two looks for an increment while no worker is held."""
@@ -98,6 +99,7 @@ def daily(
             progress.say(f"the ledger did not know of {count} versions in {config.storage}: they are registered")
         history.adopt(lease)
         tracker = stack.enter_context(Tracker(config))
+        retell(tracker, config, history)
         mirror = Mirror(tracker, ledger, config)
         mirror.catch_up()
         groups: list[Groups] = []

@@ -11,9 +11,10 @@ import logging
 import pickle
 import queue
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from diurnal.config import Schema
@@ -60,6 +61,7 @@ class BatchReader(Iterator[Batch]):
         start_step: int = 0,
         stop_step: int | None = None,
         read_cpus: float = 1.0,
+        node_labels: Mapping[str, str] = MappingProxyType({}),
         use_ray: bool | None = None,
         prefetch_batches: int = 4,
     ) -> None:
@@ -73,6 +75,7 @@ class BatchReader(Iterator[Batch]):
             start_step: first step.
             stop_step: the step before which it ends; the increment's end when None.
             read_cpus: CPUs that this rank's tasks may use at a time, beside the worker's own.
+            node_labels: Ray labels of the nodes that these tasks may run on; all nodes when empty.
             use_ray: True reads in Ray Data's tasks, False in a thread of this process; None through Ray when this
                 process has joined a cluster and the rank has more than `INPROCESS_ROWS` rows to read.
             prefetch_batches: batches that wait here, ready, for the step that needs them.
@@ -87,7 +90,7 @@ class BatchReader(Iterator[Batch]):
         self._next_step = start_step
         self._stop_step = start_step + sum(task.num_steps for task in tasks)
         if self.uses_ray:
-            packed = _through_ray(tasks, schema, plan.increment.path, read_cpus)
+            packed = _through_ray(tasks, schema, plan.increment.path, read_cpus, node_labels)
         else:
             packed = _in_process(tasks, schema, plan.increment.path)
         self._queue: queue.Queue[Batch | BaseException] = queue.Queue(prefetch_batches)
@@ -167,7 +170,7 @@ def _in_process(tasks: Sequence[ReadTask], schema: Schema, dataset: str) -> Gene
 
 
 def _through_ray(
-    tasks: Sequence[ReadTask], schema: Schema, dataset: str, read_cpus: float
+    tasks: Sequence[ReadTask], schema: Schema, dataset: str, read_cpus: float, node_labels: Mapping[str, str]
 ) -> Generator[PackedBatch, None, None]:
     """Builds the pipeline at once, under a context of its own; it runs when the first batch is asked for."""
     import ray.data
@@ -181,6 +184,7 @@ def _through_ray(
         context.target_max_block_size = _BLOCK_BYTES
         context.execution_options.preserve_order = True
         context.execution_options.resource_limits = ray.data.ExecutionResources(cpu=read_cpus)
+        context.execution_options.label_selector = dict(node_labels) or None
         with ray.data.DataContext.current(context):
             pickled = [{"task": pickle.dumps(task)} for task in tasks]
             pipeline = ray.data.from_items(pickled, override_num_blocks=len(tasks)).map_batches(

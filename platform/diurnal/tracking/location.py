@@ -12,6 +12,9 @@ from diurnal.errors import ConfigError, Fault
 MACHINE_LEARNING_MODE = "workflowType=machine_learning"
 """MLflow 3 opens in its mode for language models otherwise, where our runs and charts are hidden."""
 
+CHARTS = "compareRunsMode=CHART"
+"""A table would have one line, since the increments' runs are folded up under the lineage's."""
+
 
 def tracking_uri(config: Config) -> str:
     """The configured URI, or MLflow's own of the environment, or a SQLite file in the storage folder.
@@ -53,8 +56,8 @@ def experiment_name(config: Config) -> str:
 
 
 def experiment_link(uri: str, experiment_id: str) -> str:
-    """Address of the experiment; without a server, what follows the server's address."""
-    return f"{_base(uri)}#/experiments/{experiment_id}?{MACHINE_LEARNING_MODE}"
+    """Address of the experiment, the lineage's charts open; without a server, what follows the server's address."""
+    return f"{_base(uri)}#/experiments/{experiment_id}/runs?{MACHINE_LEARNING_MODE}&{CHARTS}"
 
 
 def run_link(uri: str, experiment_id: str, run_id: str) -> str:

@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from diurnal.config import Config, resolved_json
-from diurnal.errors import DiurnalError
 from diurnal.tracking import names
 from diurnal.tracking.location import experiment_link, run_link
-from diurnal.tracking.outbox import Outbox, Tally
+from diurnal.tracking.mail import Mail, TrackingError, TrackingReport
 from diurnal.tracking.params import as_params, config_params, without_passwords
 from diurnal.tracking.registry import RegisteredVersion, RegistryState
-from diurnal.tracking.store import Dataset, Point, RunStart, Store
+from diurnal.tracking.store import Dataset, Finished, Point, RunStart, Store
+from diurnal.tracking.sweep import close_dead
 
 __all__ = [
+    "Committed",
     "Dataset",
     "IncrementRun",
     "RegisteredVersion",
@@ -42,34 +43,25 @@ __all__ = [
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
-_NO_VERDICT = {names.TAG_VERDICT: "", names.TAG_VERDICT_REASON: ""}
+_NO_VERDICT = names.verdict_tags("", "")
 """A retry is judged anew."""
 
 BYTES_PER_UNIT = 256
 """An artifact weighs as much in the outbox as one point per so many bytes."""
 
 
-class TrackingError(DiurnalError):
-    """The tracking store did not take what it was given; raised in strict mode only."""
-
-    title = "tracking"
-    exit_code = 1
-
-
 @dataclass(frozen=True)
-class TrackingReport:
-    """What became of everything that was logged: points, parameters, tags, artifacts, beginnings and ends of runs."""
+class Committed:
+    """What is known of a version long after it was committed."""
 
-    sent: int
-    dropped: int
-    repeated: int
-    """Points whose key and step the run had already, from an earlier attempt."""
-    reason: str | None
-    """Why the first thing was dropped; None when nothing was."""
-
-    def __str__(self) -> str:
-        text = f"tracking: {self.sent} sent, {self.dropped} dropped"
-        return f"{text} ({self.reason})" if self.dropped else text
+    increment_id: str
+    attempt: int
+    parent_version: int | None
+    version: int
+    dataset: Dataset
+    summary: Mapping[str, float | None]
+    """As of `IncrementRun.finish`."""
+    step_rows: int
 
 
 class Tracker:
@@ -87,7 +79,7 @@ class Tracker:
     def __init__(self, config: Config, *, strict: bool = False, clock: Callable[[], float] = time.time) -> None:
         self._config = config
         self._strict = strict
-        self._mail = _Mail(Store(config) if config.tracking.enabled else None, clock)
+        self._mail = Mail(Store(config) if config.tracking.enabled else None, clock)
         self._lineage_begun = False
         self._runs: list[IncrementRun] = []
         self._report: TrackingReport | None = None
@@ -97,9 +89,55 @@ class Tracker:
         if self._lineage_begun:
             return
         self._lineage_begun = True
-        name = self._config.name
-        start = RunStart(names.LINEAGE, f"lineage {name}", names.identity(name, None), self._mail.now_ms())
+        start = self._lineage()
         self._mail.send(lambda store: store.open_run(start), vital=True)
+
+    def _lineage(self) -> RunStart:
+        name = self._config.name
+        return RunStart(names.LINEAGE, f"lineage {name}", names.identity(name, None), self._mail.now_ms())
+
+    def catch_up(self, committed: Sequence[Committed], trained: Collection[str]) -> None:
+        """Repairs what processes that were killed have left: runs of committed increments that do not say so, and
+        runs that are RUNNING although nobody works on them. For the one that has the model, before it begins a run.
+
+        Args:
+            committed: versions that count, in order.
+            trained: all increments that a version was committed for.
+        """
+        lineage, told = self._lineage(), [self._finished(one) for one in committed]
+        named, config = frozenset(trained), self._config
+
+        def call(store: Store) -> None:
+            store.complete(told, lineage)
+            close_dead(store, config, named)
+
+        self._mail.send(call, weight=1 + len(told), vital=True)
+
+    def _finished(self, one: Committed) -> Finished:
+        parent = "none" if one.parent_version is None else str(one.parent_version)
+        tags = {names.TAG_PARENT_VERSION: parent, names.TAG_FINGERPRINT: one.dataset.fingerprint}
+        start = self._start(one.increment_id, one.attempt, tags, one.dataset)
+        place_ms = int(names.increment_time(one.increment_id).timestamp() * 1000)
+        metrics = list(names.defined(one.summary))
+        return Finished(
+            start,
+            str(one.version),
+            tuple(Point(name, value, start.time_ms, one.step_rows) for name, value in metrics),
+            tuple(Point(name, value, place_ms, names.increment_step(one.increment_id)) for name, value in metrics),
+        )
+
+    def _start(self, increment_id: str, attempt: int, tags: Mapping[str, str], dataset: Dataset) -> RunStart:
+        return RunStart(
+            key=increment_id,
+            name=names.increment_run_name(increment_id),
+            identity=names.identity(self._config.name, increment_id),
+            time_ms=self._mail.now_ms(),
+            parent=names.LINEAGE,
+            attempt=attempt,
+            tags=tags,
+            params=config_params(self._config),
+            dataset=dataset,
+        )
 
     def begin_increment(
         self,
@@ -127,22 +165,8 @@ class Tracker:
         """
         self.begin_lineage()
         parent = "none" if parent_version is None else str(parent_version)
-        start = RunStart(
-            key=increment_id,
-            name=names.increment_run_name(increment_id),
-            identity=names.identity(self._config.name, increment_id),
-            time_ms=self._mail.now_ms(),
-            parent=names.LINEAGE,
-            attempt=attempt,
-            tags={
-                **_NO_VERDICT,
-                **(tags or {}),
-                names.TAG_PARENT_VERSION: parent,
-                names.TAG_FINGERPRINT: dataset.fingerprint,
-            },
-            params=config_params(self._config),
-            dataset=dataset,
-        )
+        told = {names.TAG_PARENT_VERSION: parent, names.TAG_FINGERPRINT: dataset.fingerprint}
+        start = self._start(increment_id, attempt, {**_NO_VERDICT, **(tags or {}), **told}, dataset)
         self._mail.send(lambda store: store.open_run(start), weight=1 + len(start.params), vital=True)
         run = IncrementRun(self._mail, increment_id)
         self._runs.append(run)
@@ -169,7 +193,7 @@ class Tracker:
         Raises:
             ValueError, TrackingError: as `begin_increment`.
         """
-        verdict = {names.TAG_VERDICT: names.HELD, names.TAG_VERDICT_REASON: reason}
+        verdict = names.verdict_tags(names.HELD, reason)
         run = self.begin_increment(
             increment_id,
             attempt=attempt,
@@ -274,7 +298,7 @@ def mirror_now(config: Config, state: RegistryState, timeout_s: float) -> Tracki
 class IncrementRun:
     """The run of one increment. As a context it ends what was not finished: KILLED if interrupted, else FAILED."""
 
-    def __init__(self, mail: _Mail, increment_id: str) -> None:
+    def __init__(self, mail: Mail, increment_id: str) -> None:
         self.increment_id = increment_id
         self.status: Status | None = None
         """How it ended; None while it runs."""
@@ -353,43 +377,3 @@ class IncrementRun:
 def _status_after(kind: type[BaseException] | None) -> Status:
     """How a run ends that nobody finished: a signal shows as one of these two exceptions."""
     return "KILLED" if kind is not None and issubclass(kind, KeyboardInterrupt | SystemExit) else "FAILED"
-
-
-class _Mail:
-    """Calls on the store that are put down now and made later; without a store they are forgotten."""
-
-    def __init__(self, store: Store | None, clock: Callable[[], float]) -> None:
-        self.store = store
-        self._clock = clock
-        self._outbox = Outbox(store.is_alive) if store else None
-
-    def now_ms(self) -> int:
-        return int(self._clock() * 1000)
-
-    def send(self, call: Callable[[Store], object], *, weight: int = 1, vital: bool = False) -> None:
-        if self.store and self._outbox:
-            store = self.store
-
-            def carry(_: object) -> None:
-                call(store)
-
-            self._outbox.put(carry, [None], weight=weight, vital=vital)
-
-    def send_points(
-        self, key: str, metrics: Mapping[str, float | None], step: int, time_ms: int, *, vital: bool = False
-    ) -> None:
-        points = [Point(name, value, time_ms, int(step)) for name, value in names.defined(metrics)]
-        if self.store and self._outbox and points:
-            store = self.store
-            self._outbox.put(lambda parts: store.log_points(key, parts), points, group=key, vital=vital)
-
-    def flush(self, timeout_s: float) -> TrackingReport:
-        return self._report(self._outbox.flush(timeout_s) if self._outbox else None)
-
-    def close(self, timeout_s: float) -> TrackingReport:
-        return self._report(self._outbox.close(timeout_s) if self._outbox else None)
-
-    def _report(self, tally: Tally | None) -> TrackingReport:
-        if self.store is None or tally is None:
-            return TrackingReport(0, 0, 0, None)
-        return TrackingReport(tally.sent - self.store.repeated, tally.dropped, self.store.repeated, tally.reason)

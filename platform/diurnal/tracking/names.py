@@ -2,6 +2,7 @@
 
 A metric is `section/name` with one slash: MLflow draws one group of charts per section. On an increment's run the
 step is the rows seen of that increment; on the lineage run it is the increment's place in time (`increment_step`).
+What Prometheus is given of them, and beside them, is in `series`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,38 @@ PROFILE_ROWS = "profile/rows"
 PROFILE_LABEL_RATE = "profile/label_rate"
 PROFILE_FINDINGS = "profile/findings"
 PROFILE_CHAMPION_NE = "profile/champion_ne"
+
+TRAIN_DONE_SHARE = "train/done_share"
+STORAGE_FREE_SHARE = "storage/free_share"
+WORKER_STEPS = "worker/steps"
+WORKER_PHASE_S = "worker/phase_s"
+WORKER_STEP_AGE_S = "worker/step_age_s"
+MODEL_UP = "model/up"
+MODEL_CHAMPION = "model/champion"
+MODEL_CHAMPION_AGE_S = "model/champion_age_s"
+MODEL_FRESHNESS_S = "model/freshness_s"
+MODEL_PENDING = "model/pending"
+MODEL_LATE = "model/late"
+MODEL_LATE_S = "model/late_s"
+MODEL_NEEDS_A_PERSON = "model/needs_a_person"
+MODEL_HELD_BY = "model/held_by"
+MODEL_LEARNING = "model/learning"
+MODEL_NEWEST_STATE = "model/newest_state"
+MODEL_TROUBLE = "model/trouble"
+INCREMENT_NE = "increment/ne"
+INCREMENT_CALIBRATION = "increment/calibration"
+INCREMENT_ROWS = "increment/rows"
+INCREMENT_STATE = "increment/state"
+TABLE_ROWS = "table/rows"
+TABLE_LEARNED_ROWS = "table/learned_rows"
+TABLE_NEW_ROWS = "table/new_rows"
+TABLE_DEAD_ROWS = "table/dead_rows"
+TABLE_NONFINITE = "table/nonfinite"
+TABLE_RMS = "table/rms"
+TABLE_MAX_ABS = "table/max_abs"
+FEATURE_IDS = "feature/ids"
+FEATURE_UNKNOWN_IDS = "feature/unknown_ids"
+FEATURE_NO_ID = "feature/no_id"
 
 _REPORT = {
     "rows": "rows that were scored (padding and zero weight are not)",
@@ -116,6 +149,8 @@ TAG_FINGERPRINT = "diurnal.fingerprint"
 TAG_VERDICT = "diurnal.verdict"
 """What the gate said: `promote`, `hold`, `undecided` or `superseded`; `held` if the increment never got that far."""
 TAG_VERDICT_REASON = "diurnal.verdict_reason"
+TAG_DESCRIPTION = "mlflow.note.content"
+"""MLflow shows it at the top of a run's page, where tags are many and cut off."""
 TAG_PATH = "diurnal.path"
 """Where the version lies; MLflow's own source may be another."""
 TAG_WATERMARK = "diurnal.watermark"
@@ -178,6 +213,12 @@ def attempt_tag(attempt: int | str) -> str:
     return f"{TAG_ATTEMPT}.{attempt}"
 
 
+def verdict_tags(verdict: str, reason: str) -> dict[str, str]:
+    """What the gate said, for queries and for people; empty texts take it back."""
+    words = f"**{verdict}**: {reason}" if verdict else ""
+    return {TAG_VERDICT: verdict, TAG_VERDICT_REASON: reason, TAG_DESCRIPTION: words}
+
+
 def undefined_tag(section: str) -> str:
     """Tag that says why a metric of the section has no number."""
     return f"diurnal.undefined.{section}"
@@ -211,6 +252,12 @@ def count_metrics(counts: Mapping[str, int]) -> dict[str, float | None]:
         if count:
             metrics[f"{section}/{feature}.{what}"] = float(count)
     return metrics
+
+
+def prometheus_name(metric: str) -> str:
+    """As Prometheus spells it, without what Ray or a counter adds: `throughput/rows_per_s` is
+    `diurnal_throughput_rows_per_s`."""
+    return "diurnal_" + re.sub(r"[^A-Za-z0-9_]", "_", metric)
 
 
 def defined(metrics: Mapping[str, float | None]) -> Iterable[tuple[str, float]]:

@@ -76,6 +76,16 @@ class RunStart:
     dataset: Dataset | None = None
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended well, whoever was to tell of it."""
+
+    start: RunStart
+    version: str
+    points: tuple[Point, ...]
+    lineage_points: tuple[Point, ...]
+
+
 @dataclass
 class _OpenRun:
     run_id: str
@@ -118,7 +128,7 @@ class Store:
 
     def open_run(self, start: RunStart) -> None:
         """Finds the run by its identity, or creates it, and gives it tags, parameters and dataset."""
-        with _refusals():
+        with refusals():
             client = self._ready()
             with exclusive(self._file) if self._file else nullcontext():
                 found = self._find(start)
@@ -140,22 +150,22 @@ class Store:
         fresh = {(p.key, p.step): p for p in reversed(points) if (p.key, p.step) not in run.seen}
         metrics = [Metric(p.key, p.value, p.time_ms, p.step) for p in fresh.values()]
         if metrics:
-            with _refusals():
+            with refusals():
                 self._ready().log_batch(run.run_id, metrics=metrics)
         run.seen.update(fresh)
         self.repeated += len(points) - len(fresh)
 
     def set_tags(self, key: str, tags: Mapping[str, str]) -> None:
-        with _refusals():
+        with refusals():
             self._set_tags(self._run(key).run_id, tags)
 
     def set_params(self, key: str, params: Mapping[str, str]) -> None:
-        with _refusals():
+        with refusals():
             self._set_params(self._run(key), params)
 
     def put_artifact(self, key: str, path: str, content: bytes) -> None:
         """Writes `content` as the artifact `path` (folders with slashes); an older one is replaced."""
-        with _refusals(), tempfile.TemporaryDirectory(prefix="diurnal-artifact-") as folder:
+        with refusals(), tempfile.TemporaryDirectory(prefix="diurnal-artifact-") as folder:
             file = Path(folder) / Path(path).name
             file.write_bytes(content)
             parent = str(Path(path).parent)
@@ -163,7 +173,7 @@ class Store:
             self._ready().log_artifact(run_id, str(file), None if parent == "." else parent)
 
     def close_run(self, key: str, status: str, time_ms: int) -> None:
-        with _refusals():
+        with refusals():
             client = self._ready()
             client.set_terminated(self._run(key).run_id, status, end_time=time_ms)
             if key in self._unsure:
@@ -171,9 +181,43 @@ class Store:
         self._unsure.pop(key, None)
         self._open.pop(key)
 
+    def complete(self, finished: Sequence[Finished], lineage: RunStart) -> None:
+        """Makes runs of committed increments that do not say so say it."""
+        missing = [one for one in finished if not self._says_so(one)]
+        if not missing:
+            return
+        is_open = names.LINEAGE in self._open
+        if not is_open:
+            self.open_run(lineage)
+        for one in missing:
+            key = one.start.key
+            self.open_run(one.start)
+            self.log_points(key, one.points)
+            self.log_points(names.LINEAGE, one.lineage_points)
+            self.set_tags(key, {names.TAG_VERSION: one.version})
+            self.close_run(key, "FINISHED", one.start.time_ms)
+        if not is_open:
+            self.close_run(names.LINEAGE, "FINISHED", lineage.time_ms)
+
+    def _says_so(self, one: Finished) -> bool:
+        with refusals():
+            found = self._find(one.start)
+        return (
+            bool(found)
+            and found[0].info.status == "FINISHED"
+            and found[0].data.tags.get(names.TAG_VERSION) == one.version
+        )
+
+    def is_open(self, key: str) -> bool:
+        return key in self._open
+
+    def client(self) -> MlflowClient:
+        """Connected, with an experiment."""
+        return self._ready()
+
     def mirror(self, state: RegistryState) -> int:
         """Makes the registered model of the configuration's name say what `state` says; number of writes."""
-        with _refusals():
+        with refusals():
             client = self._ready()
             with exclusive(self._file) if self._file else nullcontext():
                 return reconcile(client, self._config.name, state, self.find_run, by_server=is_server(self.uri))
@@ -194,7 +238,7 @@ class Store:
         """
         from mlflow.entities import Metric
 
-        with _refusals():
+        with refusals():
             start = RunStart("", "", names.identity(self._config.name, increment_id), 0)
             found = self._find(start)
             if not found:
@@ -332,7 +376,7 @@ def _is_unanswered(error: BaseException) -> bool:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def refusals() -> Iterator[None]:
     """Turns the store's definite answers into `Refused`; what may be better next time passes through."""
     try:
         yield

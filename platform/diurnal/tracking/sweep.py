@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from diurnal.config import Config
 from diurnal.tracking import names
 from diurnal.tracking.location import database_file, experiment_name, tracking_uri
-from diurnal.tracking.mlflow import TrackingError
+from diurnal.tracking.mail import TrackingError
 from diurnal.tracking.outbox import describe
-from diurnal.tracking.store import connect
+from diurnal.tracking.store import Store, connect, refusals
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -43,6 +43,12 @@ def sweep_runs(config: Config, is_alive: Callable[[str], bool], committed: Colle
         return _sweep(connect(uri), config, is_alive, committed)
     except Exception as error:
         raise TrackingError(f"the runs were not swept: {describe(error)}") from error
+
+
+def close_dead(store: Store, config: Config, committed: Collection[str]) -> None:
+    """The same for whoever has the model, of whom `store` knows which runs are its own."""
+    with refusals():
+        _sweep(store.client(), config, store.is_open, committed)
 
 
 def _sweep(

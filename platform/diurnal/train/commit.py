@@ -29,6 +29,17 @@ EVALUATED = "evaluated"
 TRIAL = "trial"
 """Key among a commit's metrics: what `train.trial` has measured, for versions to be judged by."""
 
+COUNTS = "counts"
+"""Key among a version's metrics: what encoding counted in the rows that it learned, see `data.encode.count_names`."""
+
+PROGRESSIVE = "progressive"
+"""Key among a version's metrics: report of the scores of its rows before they were learned."""
+
+ROWS = "rows"
+"""Key among a version's metrics: rows that it learned, those without weight included."""
+
+SKIPPED_STEPS = "skipped_steps"
+
 LAST_COMMIT_S = 30.0
 """How long a worker that has failed waits for a commit that it had begun."""
 
@@ -121,8 +132,10 @@ class Committer:
         metrics = {
             EVALUATED: evaluated and evaluated["report"],
             TRIAL: progress.trial,
-            "progressive": learned.report.to_dict(),
-            "skipped_steps": learned.num_skipped_steps,
+            PROGRESSIVE: learned.report.to_dict(),
+            COUNTS: learned.counts,
+            ROWS: learned.rows,
+            SKIPPED_STEPS: learned.num_skipped_steps,
             "skipped_rows": learned.num_skipped_rows,
         }
         self.settle()

@@ -14,11 +14,14 @@ from diurnal.train.passes import Pass
 from diurnal.train.setup import Learner
 from diurnal.train.totals import reduced
 
+Mode = Literal["score", "learn", "judge"]
+"""A frozen version scores an increment; rows are learned; versions score what they are compared on."""
+
 
 class Curve:
     """The curve of one pass. All ranks make it and call it alike."""
 
-    def __init__(self, link: Link, learner: Learner, plan: StreamPlan, mode: Literal["score", "learn"]) -> None:
+    def __init__(self, link: Link, learner: Learner, plan: StreamPlan, mode: Mode) -> None:
         self._link = link
         self._learner = learner
         self._plan = plan

@@ -16,6 +16,7 @@ from diurnal.stack import library_versions
 from diurnal.tracking.mlflow import Dataset, Tracker, TrackingReport
 from diurnal.train.desk import ScoringDesk, TrainingDesk
 from diurnal.train.interrupt import Interrupted, fit_until_interrupted
+from diurnal.train.meters import DriverMeters
 from diurnal.train.progress import Progress
 from diurnal.train.resources import cluster
 from diurnal.train.spec import Spec
@@ -58,7 +59,8 @@ class Groups:
 
         config, mode = self._config, self._mode
         watch = Watch(config, self.tracker, self._progress, dataset)
-        inbox = Inbox(Driver(desk, watch))
+        meters = [DriverMeters(config, desk.restarts)] if isinstance(desk, TrainingDesk) else []
+        inbox = Inbox(Driver(desk, watch, *meters))
         spec = Spec(mode, resolved_json(config), library_versions(), inbox.channel(), self._scratch, self._started_s)
         trainer = elastic_trainer(work, config, {"spec": spec}, self._scratch, inbox.mailbox)
         if isinstance(desk, TrainingDesk):
@@ -87,6 +89,9 @@ class Groups:
                     desk.close("interrupted" if is_interrupted else "failed", f"{type(error).__name__}: {error}")
             watch.end("KILLED" if is_interrupted else "FAILED")
             raise
+        finally:
+            for meter in meters:
+                meter.end()
         watch.end("FAILED")
         if inbox.num_dropped:
             self._progress.say(f"progress: {inbox.num_dropped} points dropped, since the driver did not keep up")

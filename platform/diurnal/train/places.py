@@ -58,6 +58,8 @@ class Places:
         else:
             count = sum(fits(node["Resources"], self._need) for node in self.nodes.values())
         workers, data = self.config.workers, self.config.data
+        if data.node_labels:
+            return count  # the tasks that read have nodes of their own, which come when the tasks are there
         return min(count, math.floor(self._total("CPU") / (workers.cpus + data.read_cpus) + 1e-9))
 
     def too_few(self, size: int, waited_s: float) -> Fault:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, redirect_stdout
 
 from diurnal.config import Config
 from diurnal.errors import Fault, ResourceError
+from diurnal.train.limits import attainable, refuse_a_storage_of_one_machine, refuse_what_never_fits
 
 OBJECT_STORE_BYTES = 512 * 2**20
 """Object store of a cluster that is started here: batches pass through it, nothing stays."""
@@ -23,27 +24,33 @@ def needed_cpus(config: Config, num_workers: int) -> float:
 
 @contextmanager
 def cluster(config: Config) -> Iterator[None]:
-    """The cluster that is joined already, or the one at `workers.address`, or one started here and ended afterwards.
+    """The cluster that is joined already, the one at `workers.address`, the one whose job this is, or one started here
+    and ended afterwards.
 
     A cluster that is started here has a core for each CPU of the workers; the tasks that read share these cores, so
     that Ray, which counts CPUs and does not bind them, is told of more.
 
     Raises:
-        ResourceError: when the cluster's total, or this machine, is too small, with the numbers.
+        ResourceError: when all that the cluster can become, or this machine, is too small, with the numbers.
+        ConfigError: when its machines do not share the storage, as far as that can be seen from here.
     """
     import ray
 
     from diurnal.train.warm import warm
 
-    is_own = not ray.is_initialized()
-    if is_own and config.workers.address:
+    is_own, address = not ray.is_initialized(), _address(config)
+    if is_own and address:
         _set_environment()
-        ray.init(address=config.workers.address, logging_level=logging.WARNING, log_to_driver=False)
+        ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
     elif is_own:
         num_cores = os.cpu_count() or 1
         start_local(max(num_cores, math.ceil(needed_cpus(config, _workers_on(num_cores, config)))))
     try:
-        _refuse_what_never_fits(config, dict(ray.cluster_resources()))
+        nodes = ray.nodes()
+        groups = attainable(nodes)
+        if groups is not None:
+            refuse_what_never_fits(config, groups)
+        refuse_a_storage_of_one_machine(config, nodes)
         warm(config)
         # Ray tells of dead workers on stdout, which is for results.
         with redirect_stdout(sys.stderr):
@@ -51,6 +58,13 @@ def cluster(config: Config) -> Iterator[None]:
     finally:
         if is_own:
             ray.shutdown()
+
+
+def _address(config: Config) -> str:
+    """Of the cluster to join. Ray tells its jobs where they are; what a person's shell has in RAY_ADDRESS is the job
+    server that `diurnal submit` speaks to."""
+    of_job = os.environ.get("RAY_ADDRESS", "") if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ""
+    return config.workers.address or of_job
 
 
 def start_local(num_cpus: int) -> None:
@@ -91,22 +105,3 @@ def _workers_on(num_cores: int, config: Config) -> int:
         fix = "lower workers.max, workers.min or workers.cpus, or name a cluster in workers.address"
         raise ResourceError([Fault("workers", found, f"this machine's {num_cores} cores", fix)])
     return count
-
-
-def _refuse_what_never_fits(config: Config, total: dict[str, float]) -> None:
-    workers, data = config.workers, config.data
-    faults = []
-    cpus = total.get("CPU", 0.0)
-    if needed_cpus(config, workers.least) > cpus:
-        found = (
-            f"{needed_cpus(config, workers.least):g} CPUs: {workers.least} workers x ({workers.cpus:g} for training "
-            f"+ {data.read_cpus:g} for reading)"
-        )
-        fix = "lower workers.max, workers.min, workers.cpus or data.read_cpus, or add nodes"
-        faults.append(Fault("workers", found, f"the cluster's total, {cpus:g} CPUs", fix))
-    gpus = total.get("GPU", 0.0)
-    if workers.least * workers.gpus > gpus:
-        found = f"{workers.least * workers.gpus} GPUs"
-        faults.append(Fault("workers.gpus", found, f"the cluster's total, {gpus:g} GPUs", "set workers.gpus = 0"))
-    if faults:
-        raise ResourceError(faults)

@@ -25,6 +25,7 @@ from diurnal.train.group import worker_groups
 from diurnal.train.progress import Progress
 from diurnal.train.span import Span
 from diurnal.train.spec import Fit, Start
+from diurnal.train.summary import retell
 from diurnal.train.todo import not_yet_trained
 from diurnal.train.watch import Outcome
 
@@ -95,6 +96,7 @@ def train(config: Config, first: str, last: str | None = None, progress: Progres
 
         desk = TrainingDesk(config, history, ledger, lease, todo, more, progress.say)
         with worker_groups(config, "train", progress, started_s, lease) as groups:
+            retell(groups.tracker, config, history)
             watch = groups.run(desk, span.dataset)
             report = groups.close()
     return Result(

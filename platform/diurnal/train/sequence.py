@@ -22,7 +22,7 @@ from diurnal.sharding.planned import plan_ahead
 from diurnal.sharding.topology import Topology
 from diurnal.train.aging import age
 from diurnal.train.commit import EVALUATED, TRIAL, Carried, Committer, Progress, Report
-from diurnal.train.curves import Curve
+from diurnal.train.curves import Curve, Mode
 from diurnal.train.events import Kind, Link, Question
 from diurnal.train.health import health
 from diurnal.train.loop import Wishes, learn, score
@@ -164,7 +164,8 @@ class WorkerSequence:
                 self._load(path)
                 loaded = path
             scored = _slice_of(fit) if what == "slice" else plan.of_own_rows()
-            totals, evidence = self._score(scored, next(feeds), trial)
+            mode = "score" if progress.evaluated is None else "judge"
+            totals, evidence = self._score(scored, next(feeds), trial, mode)
             if progress.evaluated is None:
                 progress.evaluated = totals.to_dict()
                 self._tell_totals("evaluated", plan.increment_id, totals)
@@ -189,7 +190,7 @@ class WorkerSequence:
         fit, trial = progress.fit, progress.fit.trial
         measured = progress.trial = {**(progress.trial or {}), TABLES: health(self._learner)}
         if trial is not None and trial.slice is not None:
-            _, evidence = self._score(_slice_of(fit), next(feeds), trial)
+            _, evidence = self._score(_slice_of(fit), next(feeds), trial, "judge")
             measured[JUDGED] = {"number": fit.number, "evidence": evidence and evidence.to_json()}
 
     def _begin(self, fit: Fit, plan: StreamPlan) -> Progress:
@@ -207,8 +208,10 @@ class WorkerSequence:
             self._tell("evaluated", increment, **evaluated)
         return Progress(fit, plan, done, evaluated, resumed.metrics.get(TRIAL))
 
-    def _score(self, plan: StreamPlan, feed: Feed, trial: Trial | None = None) -> tuple[Totals, Evidence | None]:
-        curve = Curve(self._spec.link, self._learner, plan, "score")
+    def _score(
+        self, plan: StreamPlan, feed: Feed, trial: Trial | None = None, mode: Mode = "score"
+    ) -> tuple[Totals, Evidence | None]:
+        curve = Curve(self._spec.link, self._learner, plan, mode)
 
         def on_step(done: Pass, batch: Batch, _: Wishes) -> bool:
             self._pulse.rows = plan.rows_before(batch.step + 1)

@@ -59,6 +59,7 @@ class Learner:
             world_size=self.world_size,
             start_step=first_step,
             read_cpus=self.config.data.read_cpus,
+            node_labels=self.config.data.node_labels,
         )
         return Feed(reader, self.device, first_step)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from diurnal.config import Config
 from diurnal.data.ids import IncrementId
 from diurnal.data.partitions import Increment
 from diurnal.data.selection import select_increments, wait_for_increments
 from diurnal.tracking.mlflow import Dataset
+from diurnal.train.summary import dataset_of
 
 LOOK_EVERY_S = 1.0
 
@@ -66,9 +66,7 @@ class Span:
     def dataset(self, increment_id: str) -> Dataset | None:
         """What tracking is told of an increment's rows."""
         increment = self._known[increment_id]
-        path = self._config.data.path
-        folder = f"{path}/{IncrementId.parse(increment_id).folder}"
-        return Dataset(Path(path).name, folder, increment.fingerprint, increment.num_rows)
+        return dataset_of(self._config, increment_id, increment.fingerprint, increment.num_rows)
 
     def _look(self) -> list[Increment]:
         config = self._config

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,14 +16,18 @@ from diurnal.ledger.records import Commit
 from diurnal.tracking import names
 from diurnal.tracking.mlflow import Dataset, IncrementRun, Status, Tracker
 from diurnal.tracking.plots import calibration_png
+from diurnal.train.curves import Mode
 from diurnal.train.desk import Restart
 from diurnal.train.progress import Progress
+from diurnal.train.summary import summary_of
 
 if TYPE_CHECKING:
     from diurnal.train.events import Desk, Event
 
 
 _log = logging.getLogger(__name__)
+
+_DOING: dict[Mode, str] = {"score": "scoring", "learn": "learning", "judge": "judging"}
 
 
 @dataclass
@@ -160,15 +164,14 @@ class Watch:
         run.artifact_text(names.PLAN_ARTIFACT, self.model["plan"])
 
     def _on_progress(self, increment: str, data: dict[str, Any]) -> None:
-        report, learning = data["report"], data["mode"] == "learn"
+        report, mode = data["report"], data["mode"]
         ne = "-" if report["ne"] is None else f"{report['ne']:.4f}"
         numbers = {"NE": ne, "rows/s": f"{data['rows_per_s']:,.0f}", "data wait": f"{data['wait_share']:.0%}"}
-        title = f"{increment} {'learning' if learning else 'scoring'}"
-        self.progress.at(title, data["rows"], data["num_rows"], numbers)
+        self.progress.at(f"{increment} {_DOING[mode]}", data["rows"], data["num_rows"], numbers)
         run = self.open_runs.get(increment)
-        if run is None:
+        if run is None or mode == "judge":
             return
-        if not learning:
+        if mode == "score":
             run.log(names.report_metrics(names.EVAL, report), data["rows"])
             return
         points = {
@@ -215,9 +218,13 @@ class Watch:
         if run is None:
             return
         summary = {
-            **names.report_metrics(names.PROGRESSIVE, learned["report"]),
-            **names.count_metrics(learned["counts"]),
-            names.TRAIN_SKIPPED_STEPS: learned["num_skipped_steps"],
+            **summary_of(
+                learned["report"],
+                learned["counts"],
+                learned["num_skipped_steps"],
+                learned["rows"],
+                outcome.evaluated and outcome.evaluated["report"],
+            ),
             names.TRAIN_REPLAYED_ROWS: outcome.replayed_rows,
             names.THROUGHPUT_ROWS_PER_S: learned["rows_per_s"],
             names.THROUGHPUT_DATA_WAIT_SHARE: learned["wait_share"],
@@ -229,20 +236,26 @@ class Watch:
             names.CLUSTER_RESTARTS: sum(restart.kind == "restart" for restart in restarts),
             names.CLUSTER_RESIZES: sum(restart.kind == "resize" for restart in restarts),
             names.CLUSTER_RECOVERY_S: sum(restart.recovery_s or 0.0 for restart in restarts),
-            names.DATA_ROWS: learned["rows"],
             names.DATA_FRESHNESS_S: outcome.freshness_s,
         }
-        if outcome.evaluated is not None:
-            summary |= names.report_metrics(names.EVAL, outcome.evaluated["report"])
         run.finish("FINISHED", version=outcome.version, summary=summary, step_rows=outcome.rows)
 
 
-class Driver:
-    """Takes what workers tell: first as the truth, then for people to see."""
+class Listener(Protocol):
+    def handle(self, event: Event) -> None: ...
 
-    def __init__(self, desk: Desk, watch: Watch) -> None:
+
+class Driver:
+    """Takes what workers tell: first as the truth, then for people to see.
+
+    Args:
+        others: hear of every event after `watch`.
+    """
+
+    def __init__(self, desk: Desk, watch: Watch, *others: Listener) -> None:
         self._desk = desk
         self._watch = watch
+        self._listeners: tuple[Listener, ...] = (watch, *others)
 
     @property
     def num_commits(self) -> int:
@@ -258,11 +271,12 @@ class Driver:
 
     def handle(self, event: Event) -> None:
         self._desk.handle(event)
-        try:
-            self._watch.handle(event)
-        except Exception:
-            # What people see is not worth the training.
-            _log.exception("%s of %s is not shown", event["kind"], event["increment"] or "the run")
+        for listener in self._listeners:
+            try:
+                listener.handle(event)
+            except Exception:
+                # What people see is not worth the training.
+                _log.exception("%s of %s is not shown", event["kind"], event["increment"] or "the run")
 
     def answer(self, event: Event) -> Any:
         answer = self._desk.answer(event)

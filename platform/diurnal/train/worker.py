@@ -28,6 +28,7 @@ def work(task: dict[str, Any]) -> None:
     _refuse_mixed_versions(spec.versions)
     _refuse_a_storage_of_its_own(spec.scratch)
     from diurnal.config import from_resolved
+    from diurnal.train.meters import WorkerMeters
     from diurnal.train.orders import Orders
     from diurnal.train.pulse import Pulse
     from diurnal.train.sequence import WorkerSequence, ask
@@ -36,15 +37,20 @@ def work(task: dict[str, Any]) -> None:
     imported_s = time.time()
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
-    workers = from_resolved(spec.config_json).workers
+    config = from_resolved(spec.config_json)
+    workers = config.workers
     pulse = Pulse()
-    orders = Orders(spec.link, pulse)
+    orders, meters = Orders(spec.link, pulse), WorkerMeters(config.name, rank, pulse)
+
+    def exchange(beat: dict[str, Any]) -> dict[str, Any]:
+        if spec.mode == "train":
+            meters.tell(beat["step_s"] if beat["limit_s"] is not None else None)
+        return orders.exchange(beat)
+
     try:
         start = ask(spec.link, "start", world_size=world_size)
         on_stall = partial(die, tell=lambda _, words: spec.link.send("stalled", orders.increment, rank=rank, **words))
-        watch = Watchdog(
-            pulse, rank, world_size, workers.stall_s, orders.exchange, on_stall, group=str(start.generation)
-        )
+        watch = Watchdog(pulse, rank, world_size, workers.stall_s, exchange, on_stall, group=str(start.generation))
         with watch:
             timeline = {"entered_s": entered_s, "imported_s": imported_s}
             sequence = WorkerSequence(spec, start, _device(workers.gpus), timeline, pulse, orders, _report)

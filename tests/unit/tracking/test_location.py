@@ -31,10 +31,13 @@ def test_a_remote_storage_needs_a_tracking_uri(make_config) -> None:
 
 
 def test_links_open_the_mode_that_shows_runs_and_keep_passwords_out() -> None:
-    assert location.experiment_link("sqlite:////x/mlflow.db", "3") == "#/experiments/3?workflowType=machine_learning"
+    assert (
+        location.experiment_link("sqlite:////x/mlflow.db", "3")
+        == "#/experiments/3/runs?workflowType=machine_learning&compareRunsMode=CHART"
+    )
     uri = "https://user:secret@mlflow.example/base/"
     assert location.experiment_link(uri, "3") == (
-        "https://mlflow.example/base/#/experiments/3?workflowType=machine_learning"
+        "https://mlflow.example/base/#/experiments/3/runs?workflowType=machine_learning&compareRunsMode=CHART"
     )
     assert location.run_link(uri, "3", "abc") == (
         "https://mlflow.example/base/#/experiments/3/runs/abc/model-metrics?workflowType=machine_learning"

@@ -201,7 +201,7 @@ def test_links_are_known_once_the_store_has_answered(sqlite_config: Config, data
     tracker = Tracker(sqlite_config)
     run = begin(tracker, dataset)
     tracker.close()
-    assert tracker.link().startswith("#/experiments/1?")
+    assert tracker.link().startswith("#/experiments/1/runs?")
     assert run.link().endswith("/model-metrics?workflowType=machine_learning")
 
 

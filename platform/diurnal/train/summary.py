@@ -1,0 +1,68 @@
+"""What the run of an increment says in the end: told by whoever trained it, or by whoever finds that nobody has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from diurnal.checkpoint.history import History
+from diurnal.config import Config
+from diurnal.data.ids import IncrementId
+from diurnal.errors import CheckpointError
+from diurnal.ledger.records import Commit
+from diurnal.tracking import names
+from diurnal.tracking.mlflow import Committed, Dataset, Tracker
+from diurnal.train.commit import COUNTS, EVALUATED, PROGRESSIVE, ROWS, SKIPPED_STEPS
+
+AGAIN = 14
+"""Versions that are told again when a process starts."""
+
+
+def summary_of(
+    report: Mapping[str, Any],
+    counts: Mapping[str, int],
+    skipped_steps: int,
+    rows: int,
+    evaluated: Mapping[str, Any] | None,
+) -> dict[str, float | None]:
+    """Metrics that depend on rows and model alone.
+
+    Args:
+        report: of the scores before rows were learned.
+        rows: all that were learned.
+        evaluated: report of the version before; None without one.
+    """
+    return {
+        **names.report_metrics(names.PROGRESSIVE, report),
+        **names.count_metrics(counts),
+        names.TRAIN_SKIPPED_STEPS: skipped_steps,
+        names.DATA_ROWS: rows,
+        **(names.report_metrics(names.EVAL, evaluated) if evaluated else {}),
+    }
+
+
+def dataset_of(config: Config, increment: str, fingerprint: str, rows: int) -> Dataset:
+    """What tracking is told of an increment's rows."""
+    path = config.data.path
+    return Dataset(Path(path).name, f"{path}/{IncrementId.parse(increment).folder}", fingerprint, rows)
+
+
+def retell(tracker: Tracker, config: Config, history: History) -> None:
+    """Tells tracking of the last versions what a process that was killed may not have told."""
+    newest = {commit.increment: commit for commit in history.standing() if commit.is_final}
+    committed = [_committed(config, history, commit) for commit in list(newest.values())[-AGAIN:]]
+    if newest:
+        tracker.catch_up([one for one in committed if one is not None], newest.keys())
+
+
+def _committed(config: Config, history: History, commit: Commit) -> Committed | None:
+    try:
+        metrics = history.store.at(commit.path).manifest().lineage.metrics
+    except (OSError, CheckpointError):  # what people see is not worth the training
+        return None
+    report, rows = metrics[PROGRESSIVE], metrics.get(ROWS, commit.rows)
+    counts, skipped = metrics.get(COUNTS, {}), metrics.get(SKIPPED_STEPS, 0)  # not in those of earlier releases
+    summary = summary_of(report, counts, skipped, rows, metrics.get(EVALUATED))
+    dataset = dataset_of(config, commit.increment, commit.fingerprint, commit.rows)
+    return Committed(commit.increment, commit.attempt, commit.parent, commit.number, dataset, summary, commit.rows)
