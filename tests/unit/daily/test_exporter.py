@@ -61,7 +61,7 @@ def commit(lease: Lease, number: int, verdict: str = "promote", **evidence: Any)
     assert lease.judge(number, verdict, "because", expected_champion=champion, **more)  # pyright: ignore
 
 
-def of(found: list[Sample], metric: str) -> list[tuple[float, ...] | Any]:
+def of(found: list[Sample], metric: str) -> list[Any]:
     return [(sample.value, *sample.labels) for sample in found if sample.metric == metric]
 
 
