@@ -18,7 +18,7 @@ spec:
   serviceAccountName: {{ include "diurnal.fullname" $root }}-{{ ternary "head" "worker" (eq .part "head") }}
   automountServiceAccountToken: {{ eq .part "head" }}
   restartPolicy: Never
-  terminationGracePeriodSeconds: 60
+  terminationGracePeriodSeconds: 90
   enableServiceLinks: false
   {{- with include "diurnal.pullSecrets" $root }}
   {{- . | nindent 2 }}
@@ -46,7 +46,7 @@ spec:
         {{- include "diurnal.env.driver" $root | nindent 8 }}
         - {name: DIURNAL_NODE_LIMITS, value: {{ include "diurnal.nodeLimits" $root | quote }}}
         # A job that is stopped has so long for a last commit, and to close what it opened.
-        - {name: RAY_JOB_STOP_WAIT_TIME_S, value: "50"}
+        - {name: RAY_JOB_STOP_WAIT_TIME_S, value: "70"}
         {{- end }}
         {{- if not $root.Values.cluster.tokenAuth }}
         {{- include "diurnal.env.token" $root | nindent 8 }}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+
 import click
 
 from diurnal import __version__
@@ -9,6 +12,7 @@ from diurnal.cli.check import doctor, validate
 from diurnal.cli.daily import backfill, daily, ledger, promote, replay, rollback, status
 from diurnal.cli.learn import evaluate, train
 from diurnal.cli.schedule import schedule
+from diurnal.cli.submit import stop, submit, watch
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -19,6 +23,13 @@ def main() -> None:
     Exit codes: 0 done; 2 a person's fault (config, data, usage); 3 held or undecided by the gate; 4 someone else
     trains this model; 1 anything else.
     """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _as_interrupt)
+
+
+def _as_interrupt(number: int, _: object) -> None:
+    """Whoever is asked to end lets go of what it holds, whatever it is at."""
+    raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")
 
 
 for command in (
@@ -34,6 +45,9 @@ for command in (
     rollback,
     ledger,
     schedule,
+    submit,
+    watch,
+    stop,
 ):
     main.add_command(command)
 

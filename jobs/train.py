@@ -1,0 +1,10 @@
+"""`diurnal train` as the entry point of a Ray job: `python jobs/train.py --config FILE ...`."""
+
+from __future__ import annotations
+
+import sys
+
+from diurnal.cluster.job import main
+
+if __name__ == "__main__":
+    sys.exit(main(["train", *sys.argv[1:]]))

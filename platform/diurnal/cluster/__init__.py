@@ -1,0 +1,1 @@
+"""The same commands as Ray jobs: submit, stop, watch."""
