@@ -45,7 +45,7 @@ def submit(
     wheel: str | None,
     as_json: bool,
 ) -> None:
-    """train, daily, backfill, replay or evaluate as a Ray job: attaches to one that runs, tries one that failed again, and ends as the job ends."""
+    """Runs train, daily, backfill, replay or evaluate as a Ray job, or attaches to it, and ends as the job ends."""
     from pathlib import Path
 
     from diurnal.cluster.client import JobServer, address_of
