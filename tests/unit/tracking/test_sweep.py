@@ -7,7 +7,8 @@ import pytest
 from diurnal.config import Config
 from diurnal.tracking import names
 from diurnal.tracking.location import tracking_uri
-from diurnal.tracking.mlflow import Dataset, Tracker, TrackingError
+from diurnal.tracking.mlflow import Committed, Dataset, Tracker, TrackingError
+from diurnal.tracking.store import connect
 from diurnal.tracking.sweep import sweep_runs
 
 
@@ -47,6 +48,36 @@ def test_what_somebody_works_on_goes_on(sqlite_config: Config, dataset, runs_of)
     assert sweep_runs(sqlite_config, alive.__contains__, set()) == ["daily-2026-01-01: KILLED"]
     runs = runs_of(tracking_uri(sqlite_config))
     assert runs["daily-2026-01-02"].info.status == runs["lineage ctr"].info.status == "RUNNING"
+
+
+def test_what_a_killed_driver_had_committed_is_told_by_the_next_one(sqlite_config: Config, dataset, runs_of) -> None:
+    """One day's run is whole, one is open without its numbers, of one there is none, and one was not committed."""
+    days = ["2026-01-01", "2026-01-02", "2026-01-03", "2026-01-04"]
+    abandon(sqlite_config, dataset, [days[0], days[1], days[3]], finished=(days[0],))
+    told = [
+        Committed(day, 1, version - 1 or None, version, dataset, {"eval/ne": version / 10, "eval/auc": None}, 500)
+        for version, day in enumerate(days[:3], 1)
+    ]
+    for _ in range(2):
+        tracker = Tracker(sqlite_config)
+        tracker.catch_up(told, days[:3])
+        assert tracker.close().dropped == 0
+        runs = runs_of(tracking_uri(sqlite_config))
+        assert {name: run.info.status for name, run in runs.items()} == {
+            "daily-2026-01-01": "FINISHED",
+            "daily-2026-01-02": "FINISHED",
+            "daily-2026-01-03": "FINISHED",
+            "daily-2026-01-04": "KILLED",
+            "lineage ctr": "FINISHED",
+        }
+        found = [runs[f"daily-{day}"].data for day in days]
+        assert [data.tags.get(names.TAG_VERSION) for data in found] == ["1", "2", "3", None]
+        assert [data.metrics.get("eval/ne") for data in found] == [None, 0.2, 0.3, None], "what is whole is left alone"
+        history = connect(tracking_uri(sqlite_config)).get_metric_history(runs["lineage ctr"].info.run_id, "eval/ne")
+        assert [(point.step, point.value) for point in history] == [
+            (names.increment_step(days[1]), 0.2),
+            (names.increment_step(days[2]), 0.3),
+        ]
 
 
 def test_runs_of_other_models_are_not_touched(server, make_config, dataset, runs_of) -> None:
