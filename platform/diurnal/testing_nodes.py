@@ -23,6 +23,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 OBJECT_STORE_BYTES = 128 * 2**20
@@ -94,13 +95,15 @@ class Nodes:
 
 
 @contextmanager
-def nodes(num_cpus_head: float = 1, has_jobs: bool = False, **environment: str) -> Iterator[Nodes]:
+def nodes(
+    num_cpus_head: float = 1, environment: Mapping[str, str] = MappingProxyType({}), *, has_jobs: bool = False
+) -> Iterator[Nodes]:
     """A cluster with a head alone, which this process has joined; ended, with all its nodes, on leaving.
 
     Args:
         num_cpus_head: CPUs of the head. Ray's head cannot be taken away: 0 keeps all work off it.
-        has_jobs: with a job server, at `jobs_url`.
         environment: added to the environment of this process, and so of all that the nodes start, until the end.
+        has_jobs: with a job server, at `jobs_url`.
     """
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)

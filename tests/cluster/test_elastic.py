@@ -170,7 +170,7 @@ def config_of(read_cpus: float = 0.1, **workers: Any) -> Config:
 def cluster() -> Iterator[Nodes]:
     from diurnal.train.elastic import ENVIRONMENT
 
-    with nodes(num_cpus_head=1, **ENVIRONMENT) as cluster:
+    with nodes(1, ENVIRONMENT) as cluster:
         yield cluster
 
 

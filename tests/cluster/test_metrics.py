@@ -121,7 +121,7 @@ def seen(new_world: Callable[[], Any]) -> Iterator[tuple[Prometheus, float, dict
         world.write_day(index, ROWS, change=(lambda c: c.update(price=[None] * ROWS)) if index == 2 else None)
     log = world.root / "daily.log"
     with ExitStack() as stack:
-        cluster: Nodes = stack.enter_context(nodes(num_cpus_head=4, RAY_metrics_report_interval_ms="1000"))
+        cluster: Nodes = stack.enter_context(nodes(4, {"RAY_metrics_report_interval_ms": "1000"}))
         exporters = [f"127.0.0.1:{free_port()}" for _ in range(2)]
         found = stack.enter_context(prometheus(world.root, [node_metrics(), *exporters]))
 

@@ -77,7 +77,7 @@ def clients(new_world: Any) -> Iterator[Clients]:
     world = new_world()
     for index in range(3):
         world.write_day(index, ROWS)
-    with nodes(num_cpus_head=0, has_jobs=True, PATH=path, **ENVIRONMENT) as cluster:
+    with nodes(0, {"PATH": path, **ENVIRONMENT}, has_jobs=True) as cluster:
         for _ in range(2):
             cluster.add(1)
         yield Clients(cluster, world)

@@ -114,7 +114,7 @@ class Episode:
 
         # Ray would show the last words of each raylet that is killed here.
         ray._private.worker._worker_logs_enabled = False
-        with nodes(0, **{MARK: self._mark}, **ENVIRONMENT) as cluster:
+        with nodes(0, {MARK: self._mark, **ENVIRONMENT}) as cluster:
             self._nodes = [cluster.add(NODE_CPUS) for _ in range(2)]
             self._start(cluster)
             try:
