@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
 os.environ.update(
@@ -13,3 +14,10 @@ os.environ.update(
 )
 settings.register_profile("diurnal", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 settings.load_profile("diurnal")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files run side by side, but those that start Ray one after the other: two clusters are too much for two cores."""
+    for item in items:
+        group = "ray" if item.get_closest_marker("ray") else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))

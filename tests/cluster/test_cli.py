@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from diurnal.checkpoint.store import Store
 from diurnal.errors import LeaseHeld
 from diurnal.ledger.claims import Ledger
+from diurnal.ledger.database import default_url
 from diurnal.ledger.lease import Lease
 from diurnal.ledger.records import Attempt, Commit
 
@@ -73,6 +75,19 @@ def wait_for_commits(world: Any, process: subprocess.Popen[str], count: int) -> 
         seen |= {commit.path for commit in commits_of(world)}
         time.sleep(0.1)
     return commits_of(world)[-1]
+
+
+def freeze(world: Any, process: subprocess.Popen[str]) -> None:
+    """Stops a process, though not while it writes: who sleeps then keeps SQLite's lock, and nobody else gets on."""
+    url = default_url(world.config().storage).removeprefix("sqlite:///")
+    while True:
+        process.send_signal(signal.SIGSTOP)
+        with closing(sqlite3.connect(url, timeout=0.5, isolation_level=None)) as database, suppress(sqlite3.Error):
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("ROLLBACK")
+            return
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.05)
 
 
 def claim_from(ledger: Ledger, world: Any, process: subprocess.Popen[str]) -> Lease:
@@ -230,7 +245,7 @@ def test_a_frozen_driver_loses_the_model_and_cannot_commit_any_more(world, start
     second = started(*command)
     assert "goes on after step" in read_until(second, "learning")
     wait_for_commits(world, second, 3)
-    second.send_signal(signal.SIGSTOP)
+    freeze(world, second)
     with Ledger.of(world.config()) as ledger:
         lease = claim_from(ledger, world, second)
         # Not later than that: who sleeps for long is given up by Ray, and may crash when it wakes up.
