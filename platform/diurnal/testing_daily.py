@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -46,6 +46,13 @@ Change = Callable[[dict[str, Any]], None]
 
 def day_of(index: int) -> str:
     return str(FIRST_DAY + timedelta(days=index))
+
+
+def write_days(days: Path, count: int, changes: Mapping[int, Change] | None = None) -> Path:
+    """The first days of a dataset, some of them spoilt; answers its folder."""
+    for index in range(count):
+        write_day(days, index, (changes or {}).get(index, lambda _: None))
+    return days
 
 
 def write_day(
@@ -269,3 +276,7 @@ def inverts_what_is_learned(config: Config, index: int) -> Change:
 
 def scales_price(columns: dict[str, Any]) -> None:
     columns["price"] = columns["price"] * 100
+
+
+def flips_labels(columns: dict[str, Any]) -> None:
+    columns["label"] = 1 - columns["label"]

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from diurnal.ledger.claims import Ledger
-from diurnal.ledger.database import default_url
 from diurnal.testing import runs_of
 from diurnal.testing_nodes import ScaledNodes, scaled_nodes
 
@@ -62,7 +61,7 @@ def test_nodes_come_for_an_increment_are_replaced_when_lost_and_go_after_it(worl
     timeline = Timeline()
     with (
         scaled_nodes(folder, {"PATH": path, **ENVIRONMENT}, MOST) as cluster,
-        Ledger(default_url(config.storage)) as ledger,
+        Ledger.of(config) as ledger,
         open(tmp_path / "job.log", "w+") as log,
     ):
         timeline.note(len(cluster.alive()), "head is up")

@@ -27,17 +27,14 @@ from diurnal.testing_daily import (
     scales_price,
     states_of,
     versions_of,
-    write_day,
+    write_days,
 )
 
 
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five days; the fourth is implausible."""
-    root = tmp_path_factory.mktemp("days")
-    for index in range(5):
-        write_day(root, index, scales_price if index == 3 else lambda _: None)
-    return root
+    return write_days(tmp_path_factory.mktemp("days"), 5, {3: scales_price})
 
 
 @pytest.fixture(scope="module")

@@ -21,17 +21,14 @@ from diurnal.testing_daily import (
     scales_price,
     states_of,
     versions_of,
-    write_day,
+    write_days,
 )
 
 
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six days; the fourth is implausible."""
-    root = tmp_path_factory.mktemp("days")
-    for index in range(6):
-        write_day(root, index, scales_price if index == 3 else lambda _: None)
-    return root
+    return write_days(tmp_path_factory.mktemp("days"), 6, {3: scales_price})
 
 
 def folders_of(config: Config) -> list[str]:

@@ -25,6 +25,7 @@ from diurnal.testing_daily import (
     config_of,
     daily,
     day_of,
+    flips_labels,
     increments_of,
     inverts_what_is_learned,
     ledger_of,
@@ -36,6 +37,7 @@ from diurnal.testing_daily import (
     states_of,
     versions_of,
     write_day,
+    write_days,
 )
 from diurnal.train.commit import TRIAL
 
@@ -43,10 +45,7 @@ from diurnal.train.commit import TRIAL
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five days; the fourth is implausible."""
-    root = tmp_path_factory.mktemp("days")
-    for index in range(5):
-        write_day(root, index, scales_price if index == 3 else lambda _: None)
-    return root
+    return write_days(tmp_path_factory.mktemp("days"), 5, {3: scales_price})
 
 
 BAD = {"gate": {"max_ne_rise": 0.05, "after_hold": "champion"}, "profile": {"enabled": False, "champion_ne": 100.0}}
@@ -56,9 +55,7 @@ def _with_a_bad_day(tmp_path: Path, after_hold: str) -> Config:
     """The labels of the third of four days are inverted, but for the rows that are held out."""
     gate = {"min_rows": 50, "slice_share": SHARE, "max_ne_rise": 0.05, "calibration": [0.3, 3.0]}
     config = config_of(tmp_path / "days", tmp_path / "storage", {**BAD, "gate": {**gate, "after_hold": after_hold}})
-    for index in range(4):
-        change = inverts_what_is_learned(config, 2) if index == 2 else lambda _: None
-        write_day(tmp_path / "days", index, change)
+    write_days(tmp_path / "days", 4, {2: inverts_what_is_learned(config, 2)})
     return config
 
 
@@ -124,13 +121,8 @@ def test_a_version_is_not_promoted_over_a_champion_that_it_was_not_compared_with
 
 def test_labels_that_mean_something_else_are_held_before_a_step(tmp_path: Path) -> None:
     """Where no profile sees it, the champion does."""
-
-    def flip(columns: dict[str, Any]) -> None:
-        columns["label"] = 1 - columns["label"]
-
     config = config_of(tmp_path / "days", tmp_path / "storage", {"profile": {"min_history": 2, "enabled": False}})
-    for index in range(5):
-        write_day(tmp_path / "days", index, flip if index == 3 else lambda _: None)
+    write_days(tmp_path / "days", 5, {3: flips_labels})
     daily(config)
     record = increments_of(config)[day_of(3)]
     assert (record.state, record.version) == ("held", None)
@@ -143,12 +135,8 @@ def test_labels_that_mean_something_else_are_held_before_a_step(tmp_path: Path) 
 
 
 def test_what_the_champion_has_held_is_learned_when_a_person_asks_for_it(tmp_path: Path) -> None:
-    def flip(columns: dict[str, Any]) -> None:
-        columns["label"] = 1 - columns["label"]
-
     config = config_of(tmp_path / "days", tmp_path / "storage", {"profile": {"min_history": 1, "enabled": False}})
-    for index in range(3):
-        write_day(tmp_path / "days", index, flip if index == 2 else lambda _: None)
+    write_days(tmp_path / "days", 3, {2: flips_labels})
     daily(config)
     assert increments_of(config)[day_of(2)].reason.startswith("NE of the champion")
     daily(config, asked=Asked(retry=frozenset({day_of(2)})))
@@ -158,8 +146,7 @@ def test_what_the_champion_has_held_is_learned_when_a_person_asks_for_it(tmp_pat
 
 def test_a_day_that_is_asked_for_again_is_trained_again_with_all_after_it(tmp_path: Path) -> None:
     config = config_of(tmp_path / "days", tmp_path / "storage")
-    for index in range(3):
-        write_day(tmp_path / "days", index)
+    write_days(tmp_path / "days", 3)
     daily(config)
     write_day(tmp_path / "days", 1, num_rows=NUM_ROWS - 100)
     said = daily(config)["said"]

@@ -150,9 +150,10 @@ class Cycle:
 
     def _settle(self) -> None:
         reached("daily/trained", 0)
-        for version, verdict in self._bench.settle():
+        judged = self._bench.settle()
+        for version, verdict in judged:
             self._tell_verdict(version.number, version.increment, verdict)
-        if self._config.checkpoint.keep_versions:
+        if judged and self._config.checkpoint.keep_versions:
             self._sweep_slices()
 
     def _sweep_slices(self) -> None:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 
 from diurnal.config import Config
-from diurnal.daily.status import PENDING, Status, due_s, status
+from diurnal.daily.status import PENDING, Status, due_s, status_of
 from diurnal.errors import ConfigError, DiurnalError, Fault
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.records import IncrementRecord, VersionRecord
@@ -44,8 +44,8 @@ def samples(config: Config, ledger: Ledger, now_s: float) -> list[Sample]:
     Raises:
         ConfigError: the ledger does not answer.
     """
-    found = status(config, ledger, lambda: now_s)
     increments, versions = ledger.increments(config.name), ledger.versions(config.name)
+    found = status_of(config, ledger, increments, versions, now_s)
     is_learning = any(not attempt.outcome for attempt in ledger.attempts(config.name)) and found.holder is not None
     return [
         Sample(names.MODEL_UP, 1.0),

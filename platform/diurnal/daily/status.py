@@ -107,8 +107,19 @@ class Status:
 
 def status(config: Config, ledger: Ledger, clock: Callable[[], float] = time.time) -> Status:
     """How the model of a configuration stands."""
-    model, now_s = config.name, clock()
-    increments, versions = ledger.increments(model), ledger.versions(model)
+    model = config.name
+    return status_of(config, ledger, ledger.increments(model), ledger.versions(model), clock())
+
+
+def status_of(
+    config: Config,
+    ledger: Ledger,
+    increments: list[IncrementRecord],
+    versions: list[VersionRecord],
+    now_s: float,
+) -> Status:
+    """The same for who has read the ledger's lists already."""
+    model = config.name
     by_number = {version.number: version for version in versions}
     champion = by_number.get(ledger.champion(model) or 0)
     watermark_us = champion.watermark_us if champion else None

@@ -189,15 +189,20 @@ class Store:
         is_open = names.LINEAGE in self._open
         if not is_open:
             self.open_run(lineage)
-        for one in missing:
-            key = one.start.key
-            self.open_run(one.start)
-            self.log_points(key, one.points)
-            self.log_points(names.LINEAGE, one.lineage_points)
-            self.set_tags(key, {names.TAG_VERSION: one.version})
-            self.close_run(key, "FINISHED", one.start.time_ms)
-        if not is_open:
-            self.close_run(names.LINEAGE, "FINISHED", lineage.time_ms)
+        try:
+            for one in missing:
+                key = one.start.key
+                self.open_run(one.start)
+                self.log_points(key, one.points)
+                self.log_points(names.LINEAGE, one.lineage_points)
+                self.set_tags(key, {names.TAG_VERSION: one.version})
+                self.close_run(key, "FINISHED", one.start.time_ms)
+            if not is_open:
+                self.close_run(names.LINEAGE, "FINISHED", lineage.time_ms)
+        except Exception:
+            if not is_open:  # or the next try would take it for a run that somebody else closes
+                self._open.pop(names.LINEAGE, None)
+            raise
 
     def _says_so(self, one: Finished) -> bool:
         with refusals():
