@@ -38,7 +38,7 @@ doctor: install ## are the libraries, a lookup and a collective in order here?
 	@.venv/bin/diurnal doctor
 
 test: install ## all tests, two files at a time; one folder or file with ARGS=tests/unit/config, one at a time with JOBS=0
-	.venv/bin/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	.venv/bin/pytest -n $(JOBS) $(ARGS)
 
 check: install ## style, types, and which room imports which
 	.venv/bin/ruff check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -16,8 +17,14 @@ settings.register_profile("diurnal", deadline=None, derandomize=bool(os.environ.
 settings.load_profile("diurnal")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Files run side by side, but those that start Ray one after the other: two clusters are too much for two cores."""
-    for item in items:
-        group = "ray" if item.get_closest_marker("ray") else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneCluster(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "ray" if file.startswith(("tests/cluster/", "tests/e2e/")) else file
+
+    return OneCluster(config, log)
