@@ -77,7 +77,7 @@ def resets_optimizer(manifest: Manifest, config: Config) -> bool:
 def compare(manifest: Manifest, config: Config, *, reset_optimizer: bool = False) -> Compatibility:
     """
     Tables:
-        the same rows, dim, pooling: loaded. More rows under mapping `identity` or `bucketize`: grown, new rows start as
+        the same rows, dim, pooling: loaded. More rows without a feature of mapping `hash`: grown, new rows start as
         in a new table. Under `hash` every id would move to another row: refused; fewer rows: refused.
         A new table: starts anew, with zero weight in the over arch, so that no prediction changes at first.
         A missing table: refused, since the over arch has learned with it.
@@ -139,7 +139,7 @@ def _feature_line(name: str, saved: FeatureContract | None, now: FeatureContract
     what = f"feature {name}"
     if saved is None or now is None:
         return _one_sided(what, saved, now, "the over arch has learned with it")
-    for field in ("table", "type", "mapping", "boundaries"):
+    for field in ("table", "type", "mapping", "boundaries", "cross"):
         old, new = getattr(saved, field), getattr(now, field)
         if old != new:
             return Line("refused", what, f"{field} {old}", f"{field} {new}", "its ids would mean other rows")

@@ -60,6 +60,7 @@ class DenseContract(Section):
     transform: str
     shift: float
     scale: float
+    exponent: float | None = None
 
 
 class FeatureContract(Section):
@@ -69,6 +70,7 @@ class FeatureContract(Section):
     type: str
     mapping: str
     boundaries: tuple[float, ...]
+    cross: tuple[str, ...] = ()
 
 
 class TableContract(Section):
@@ -102,11 +104,13 @@ class Contract(Section):
             hash_name=HASH_NAME,
             hash_seed=schema.hash_seed,
             dense={
-                d.name: DenseContract(fill=d.fill, clip=d.clip, transform=d.transform, shift=d.shift, scale=d.scale)
+                d.name: DenseContract(**{name: getattr(d, name) for name in DenseContract.model_fields})
                 for d in schema.dense
             },
             features={
-                f.name: FeatureContract(table=f.table_name, type=f.type, mapping=f.mapping, boundaries=f.boundaries)
+                f.name: FeatureContract(
+                    table=f.table_name, type=f.type, mapping=f.mapping, boundaries=f.boundaries, cross=f.cross
+                )
                 for f in schema.sparse
             },
             tables={t.name: TableContract(rows=t.rows, dim=t.dim, pooling=t.pooling) for t in schema.tables},

@@ -37,9 +37,30 @@ TORCH_MODULE_NAMES = frozenset(_TORCH_MODULE_NAMES.split())
 
 
 class Label(Section):
-    """The binary outcome: 0 or 1, as integer, float or bool. A null or another value is refused."""
+    """The binary outcome: 0 or 1 as integer, float or bool, or as the other fields say. Whatever else is found, null
+    too, is refused."""
 
     column: str = "label"
+    positive: str = ""
+    """How a positive is spelled, as "yes"; `negative` has to be given too. In a column of numbers the two are numbers,
+    as "1" and "-1"."""
+    negative: str = ""
+    """How a negative is spelled."""
+    at_least: Finite | None = None
+    """A number from which on a row is a positive, as a rating of 4; every finite number is a label then."""
+
+    @property
+    def is_spelled(self) -> bool:
+        return bool(self.positive or self.negative)
+
+    @rule
+    def _both_classes_are_spelled_and_differ(self) -> Iterator[Broken]:
+        if self.is_spelled and (not self.positive or not self.negative or self.positive == self.negative):
+            must = "positive and negative are two spellings"
+            yield Broken([self.positive, self.negative], must, 'as positive = "yes", negative = "no"', ("positive",))
+        if self.is_spelled and self.at_least is not None:
+            must = "a label is either spelled or a threshold"
+            yield Broken(self.at_least, must, "remove at_least, or positive and negative", ("at_least",))
 
 
 class Dense(Section):
@@ -55,8 +76,12 @@ class Dense(Section):
     """Stands for null, and for what is not finite after the transform; it is transformed like any value."""
     clip: tuple[Finite, Finite] | None = None
     """Lowest and highest value, before the transform."""
-    transform: Literal["none", "log1p", "sqrt"] = "none"
-    """`log1p` is ln(1 + x), `sqrt` the square root; outside their domain a value counts as not finite."""
+    transform: Literal["none", "log1p", "symlog", "sqrt", "power", "missing"] = "none"
+    """`log1p` is ln(1 + x), `symlog` sign(x) ln(1 + |x|), `sqrt` the square root, `power` x to the power of `exponent`;
+    outside their domain a value counts as not finite. `missing` is an indicator: 1 where the column is null or not
+    finite, or the file lacks it, else 0."""
+    exponent: Finite | None = None
+    """For `power`."""
     shift: Finite = 0.0
     scale: Finite = 1.0
     nonfinite: Literal["fill", "keep"] = "fill"
@@ -74,10 +99,27 @@ class Dense(Section):
     @rule
     def _fill_lies_in_the_domain(self) -> Iterator[Broken]:
         value = self.fill if self.clip is None else min(max(self.fill, self.clip[0]), self.clip[1])
-        lowest = {"none": None, "log1p": -1.0, "sqrt": 0.0}[self.transform]
-        if lowest is not None and (value < lowest or (self.transform == "log1p" and value == lowest)):
+        exponent = 1.0 if self.exponent is None else self.exponent
+        is_outside = {
+            "log1p": value <= -1.0,
+            "sqrt": value < 0.0,
+            "power": (value < 0.0 and not exponent.is_integer()) or (value == 0.0 and exponent < 0.0),
+        }
+        if is_outside.get(self.transform, False):
             must = f"{self.transform} of the fill value must be finite"
-            yield Broken(self.fill, must, "set fill = 0.0", ("fill",))
+            yield Broken(self.fill, must, f"set fill = {'1.0' if exponent < 0 else '0.0'}", ("fill",))
+
+    @rule
+    def _an_exponent_belongs_to_power(self) -> Iterator[Broken]:
+        if (self.transform == "power") != (self.exponent is not None):
+            must = 'exponent is given with transform = "power", and with no other'
+            yield Broken(self.exponent, must, "as exponent = 0.25, or remove one of the two", ("exponent",))
+
+    @rule
+    def _an_indicator_is_not_clipped_or_filled(self) -> Iterator[Broken]:
+        if self.transform == "missing" and (self.clip is not None or self.fill):
+            must = "an indicator of missing values is 0 or 1: nothing is clipped or filled"
+            yield Broken(self.fill if self.clip is None else self.clip, must, "remove clip and fill", ("transform",))
 
 
 class Sparse(Section):
@@ -90,14 +132,18 @@ class Sparse(Section):
     name: Name
     column: str = ""
     """Column of the Parquet files; the name, when empty."""
-    type: Literal["int64", "uint64", "string", "float"] = "int64"
-    """Declared type. `float` is for `bucketize` only. The empty string is no id."""
+    type: Literal["int64", "uint64", "string", "float", "timestamp"] = "int64"
+    """Declared type. `float` is for `bucketize`, `timestamp` for `hour` and `weekday`. The empty string is no id."""
     many: bool = False
     """True for a list of ids per row (a bag)."""
-    mapping: Literal["hash", "identity", "bucketize"] = "hash"
+    mapping: Literal["hash", "identity", "bucketize", "hour", "weekday"] = "hash"
     """`hash`: our seeded hash onto the table's rows; `identity`: the id is the row, an id beyond the table is
-    unknown; `bucketize`: the number of `boundaries` that are not greater than the value."""
+    unknown; `bucketize`: the number of `boundaries` that are not greater than the value; `hour`: 0 to 23 of a
+    timestamp, UTC; `weekday`: 0 is Monday."""
     boundaries: tuple[Finite, ...] = ()
+    cross: tuple[Name, ...] = ()
+    """Two other features whose ids are taken together, as ["user", "genre"]: a row has an id for each pair of its ids
+    of the two. Such a feature has no column of its own."""
     table: str = ""
     """Table that is looked up; the feature's name, when empty. Several features may share one."""
     max_length: Count | None = None
@@ -114,12 +160,35 @@ class Sparse(Section):
     def table_name(self) -> str:
         return self.table or self.name
 
+    @property
+    def num_values(self) -> int | None:
+        """How many rows of its table it can name at all; None when that is up to the table."""
+        fixed = {"bucketize": len(self.boundaries) + 1, "hour": 24, "weekday": 7}
+        return fixed.get(self.mapping)
+
     @rule
     def _mapping_fits_the_type(self) -> Iterator[Broken]:
-        fits = {"hash": ("int64", "uint64", "string"), "identity": ("int64", "uint64"), "bucketize": ("float",)}
+        fits = {
+            "hash": ("int64", "uint64", "string"),
+            "identity": ("int64", "uint64"),
+            "bucketize": ("float",),
+            "hour": ("timestamp",),
+            "weekday": ("timestamp",),
+        }
         if self.type not in fits[self.mapping]:
             must = f"mapping {self.mapping} takes {' or '.join(fits[self.mapping])}"
             yield Broken(self.type, must, "change type or mapping", ("type",))
+
+    @rule
+    def _a_cross_has_nothing_of_its_own(self) -> Iterator[Broken]:
+        if not self.cross:
+            return
+        if len(self.cross) != 2 or self.cross[0] == self.cross[1]:
+            yield Broken(list(self.cross), "a cross is of two features", 'as cross = ["user", "genre"]', ("cross",))
+        for field in ("column", "type", "many", "mapping", "required", "unknown"):
+            if getattr(self, field) != type(self).model_fields[field].default:
+                must = f"a cross takes {field} from its two features, and is hashed"
+                yield Broken(getattr(self, field), must, f"remove {field}", (field,))
 
     @rule
     def _boundaries_are_ascending_and_for_bucketize(self) -> Iterator[Broken]:
@@ -127,8 +196,8 @@ class Sparse(Section):
         if (self.mapping == "bucketize") != bool(self.boundaries) or not ascending:
             must = 'boundaries ascend strictly, and belong to mapping = "bucketize" alone'
             yield Broken(list(self.boundaries), must, "sort them, or remove one of the two", ("boundaries",))
-        if self.mapping == "bucketize" and self.many:
-            yield Broken(True, "a bucketized column has one value per row", "set many = false", ("many",))
+        if self.mapping in ("bucketize", "hour", "weekday") and self.many:
+            yield Broken(True, f"with mapping {self.mapping} a row has one value", "set many = false", ("many",))
 
 
 class Table(Section):
@@ -208,7 +277,7 @@ class Schema(Section):
     def _no_input_is_the_label(self) -> Iterator[Broken]:
         for kind, entries in (("dense", self.dense), ("sparse", self.sparse)):
             for index, entry in enumerate(entries):
-                if entry.source == self.label.column:
+                if entry.source == self.label.column and not (isinstance(entry, Sparse) and entry.cross):
                     must = "the label is not an input: it is known only after the outcome"
                     yield Broken(entry.source, must, "remove this feature", (kind, index, "column"))
 
@@ -221,14 +290,23 @@ class Schema(Section):
                 yield Broken(feature.table_name, must, "add a [[tables]] entry", ("sparse", index, "table"))
                 continue
             table = self.table(feature.table_name)
-            if feature.mapping == "bucketize" and table.rows < len(feature.boundaries) + 1:
-                must = f"the table has a row for each of the {len(feature.boundaries) + 1} buckets"
+            if feature.num_values is not None and table.rows < feature.num_values:
+                must = f"the table has a row for each of the {feature.num_values} values of {feature.name}"
                 yield Broken(table.rows, must, f"set rows of table {table.name} to that number", ("tables",))
         used = {f.table_name for f in self.sparse}
         for index, table in enumerate(self.tables):
             if table.name not in used:
                 must = "a feature looks the table up"
                 yield Broken(table.name, must, "remove the table, or name it in a feature", ("tables", index))
+
+    @rule
+    def _a_cross_is_of_features_with_columns(self) -> Iterator[Broken]:
+        known = {feature.name: feature for feature in self.sparse if not feature.cross}
+        for index, feature in enumerate(self.sparse):
+            for name in feature.cross:
+                if name not in known:
+                    must = f"a sparse feature that has a column: {', '.join(sorted(known)) or 'none'}"
+                    yield Broken(name, must, "name one of these, or declare it", ("sparse", index, "cross"))
 
     @rule
     def _tables_have_one_width(self) -> Iterator[Broken]:

@@ -24,9 +24,12 @@ def segments_of(profile: Profile, schema: Schema, names: Iterable[str]) -> tuple
     found: dict[tuple[str, int], Segment] = {}
     for feature in (feature for feature in schema.sparse if feature.name in set(names)):
         texts = [text for text, _ in profile.sparse[feature.name].top[:MOST_IDS]]
-        values = texts if feature.type == "string" else [float(t) if feature.type == "float" else int(t) for t in texts]
-        types = {"string": pa.string(), "float": pa.float64(), "int64": pa.int64(), "uint64": pa.uint64()}
-        column = pa.array(values, types[feature.type])
+        if feature.num_values is not None:  # a bucket, an hour or a weekday: spelled as the row that it is
+            for text in texts:
+                found[feature.name, int(text)] = Segment(f"{feature.name}={text}", feature.name, int(text))
+            continue
+        types = {"string": pa.string(), "int64": pa.int64(), "uint64": pa.uint64()}
+        column = pa.array(texts if feature.type == "string" else [int(text) for text in texts], types[feature.type])
         rows = pa.RecordBatch.from_arrays([column], names=[feature.source])
         (ids,), lengths, _ = encode_sparse(rows, schema.model_copy(update={"sparse": (feature,)}))
         known = np.flatnonzero(lengths[0])

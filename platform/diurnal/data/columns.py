@@ -41,7 +41,13 @@ class Column:
 
 def declared_columns(schema: Schema) -> Iterator[Column]:
     """Every column that the schema names, once for each mention."""
-    yield Column(schema.label.column, "label", "integer, float or bool", _is_number, "write it as 0 and 1")
+    if schema.label.is_spelled:
+        fix = "write it as text or numbers"
+        yield Column(schema.label.column, "label", "text or number", lambda f: is_string(f) or _is_number(f), fix)
+    else:
+        fix = "write it as 0 and 1" if schema.label.at_least is None else "write it as a number"
+        fix += ', or declare label.positive and label.negative, as "yes" and "no"'
+        yield Column(schema.label.column, "label", "integer, float or bool", _is_number, fix)
     if schema.weight:
         yield Column(schema.weight, "weight", "number", _is_number, "write it as a number")
     if schema.event_time:
@@ -53,7 +59,9 @@ def declared_columns(schema: Schema) -> Iterator[Column]:
         fix = "write it as a number, or declare it as a sparse feature"
         yield Column(dense.source, "dense", "number", _is_number, fix, dense.required)
     for sparse in schema.sparse:
-        accepts = {"int64": _is_int64, "uint64": _is_integer, "string": is_string, "float": _is_number}[sparse.type]
+        if sparse.cross:
+            continue
+        accepts = _ACCEPTS[sparse.type]
         fix = 'write it as declared, or declare the type that it has ("uint64" takes int64 too)'
         if sparse.many:
             yield Column(sparse.source, "sparse", f"list of {sparse.type}", _list_of(accepts), fix, sparse.required)
@@ -108,3 +116,13 @@ def _list_of(accepts: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], 
         return t.is_null(element) or accepts(element)
 
     return accepts_list
+
+
+_ACCEPTS = {
+    "int64": _is_int64,
+    "uint64": _is_integer,
+    "string": is_string,
+    "float": _is_number,
+    "timestamp": _is_time,
+}
+"""By the declared type of a sparse feature."""

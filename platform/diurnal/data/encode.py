@@ -11,9 +11,10 @@ import math
 import numpy as np
 import pyarrow as pa
 
-from diurnal.config import Dense, Schema
+from diurnal.config import Dense, Label, Schema
 from diurnal.data.arrow import column, read_numbers, read_times_us
 from diurnal.data.encoded import DENSE_COUNTS, NO_TIME, SPARSE_COUNTS, Encoded
+from diurnal.data.inputs import missing_indicator, read_labels
 from diurnal.data.sparse import Found, encode_sparse
 from diurnal.errors import DataError, Fault
 
@@ -50,7 +51,7 @@ def encode(rows: pa.Table | pa.RecordBatch, schema: Schema) -> Encoded:
         dense=dense,
         ids=ids,
         lengths=lengths,
-        labels=_labels(rows, schema.label.column),
+        labels=_labels(rows, schema.label),
         weights=_weights(rows, schema.weight) if schema.weight else np.ones(rows.num_rows, np.float32),
         times_us=_times(rows, schema.event_time) if schema.event_time else None,
         events=np.array(list(events), np.int64),
@@ -67,17 +68,30 @@ def _positions(found: list[Found], names: tuple[str, ...], first: int) -> dict[i
     }
 
 
-def _labels(rows: pa.RecordBatch, name: str) -> np.ndarray:
-    y, null = _required_numbers(rows, name)
-    good = (y == 0) | (y == 1)
-    _refuse_others(good, y, null, f"column {name} (label)", "every label is 0 or 1")
-    return y.astype(np.float32, copy=False)
+def _labels(rows: pa.RecordBatch, label: Label) -> np.ndarray:
+    chunk = _required(rows, label.column)
+    y, bad = read_labels(chunk, label)
+    if bad.any():
+        must = "every label is 0 or 1"
+        if label.is_spelled:
+            must = f"every label is {label.positive} or {label.negative}"
+        elif label.at_least is not None:
+            must = "every label is a finite number"
+        value = chunk[int(np.argmax(bad))].as_py()
+        shown = "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:40]
+        _refuse(bad, shown, f"column {label.column} (label)", must)
+    return y
 
 
 def _weights(rows: pa.RecordBatch, name: str) -> np.ndarray:
-    w, null = _required_numbers(rows, name)
-    good = (w >= 0) & (w <= np.finfo(np.float32).max)
-    _refuse_others(good, w, null, f"column {name} (weight)", "every weight is finite and not negative")
+    w, null = read_numbers(_required(rows, name))
+    bad = ~((w >= 0) & (w <= np.finfo(np.float32).max))
+    if null is not None:
+        bad |= null
+    if bad.any():
+        first = int(np.argmax(bad))
+        value = "null" if null is not None and null[first] else f"{w[first]:g}"
+        _refuse(bad, value, f"column {name} (weight)", "every weight is finite and not negative")
     return w.astype(np.float32, copy=False)
 
 
@@ -86,21 +100,15 @@ def _times(rows: pa.RecordBatch, name: str) -> np.ndarray:
     return np.full(rows.num_rows, NO_TIME) if chunk is None else read_times_us(chunk)
 
 
-def _required_numbers(rows: pa.RecordBatch, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+def _required(rows: pa.RecordBatch, name: str) -> pa.Array:
     chunk = column(rows, name)
     if chunk is None:
         raise DataError([Fault(f"column {name}", "no such column", "required", "write the column")])
-    return read_numbers(chunk)
+    return chunk
 
 
-def _refuse_others(good: np.ndarray, values: np.ndarray, null: np.ndarray | None, where: str, must: str) -> None:
-    if null is not None:
-        good &= ~null
-    if good.all():
-        return
-    first = int(np.argmin(good))
-    value = "null" if null is not None and null[first] else f"{values[first]:g}"
-    found = f"{value} (such are {np.count_nonzero(~good)} of {len(good)} rows)"
+def _refuse(bad: np.ndarray, value: str, where: str, must: str) -> None:
+    found = f"{value} (such are {np.count_nonzero(bad)} of {len(bad)} rows)"
     raise DataError([Fault(where, found, must, "write these rows again, or leave them out")])
 
 
@@ -114,6 +122,10 @@ def _dense(rows: pa.RecordBatch, schema: Schema) -> tuple[np.ndarray, list[Found
         if chunk is None:
             out[:] = _filled(feature)
             found[index]["missing_column_rows"] = np.ones(rows.num_rows, bool)
+            continue
+        if feature.transform == "missing":
+            out[:] = missing_indicator(chunk)
+            _scale(out, feature)
             continue
         x, null = read_numbers(chunk, out)
         if null is not None:
@@ -131,7 +143,7 @@ def _dense(rows: pa.RecordBatch, schema: Schema) -> tuple[np.ndarray, list[Found
 
 
 def _filled(feature: Dense) -> float:
-    x = np.array([feature.fill])
+    x = np.array([1.0 if feature.transform == "missing" else feature.fill])
     _transform(x, feature)
     return x[0]
 
@@ -142,8 +154,16 @@ def _transform(x: np.ndarray, feature: Dense) -> None:
         np.clip(x, *feature.clip, out=x)
     if feature.transform == "log1p":
         np.log1p(x, out=x)
+    elif feature.transform == "symlog":
+        np.copysign(np.log1p(np.abs(x)), x, out=x)
     elif feature.transform == "sqrt":
         np.sqrt(x, out=x)
+    elif feature.exponent is not None:
+        np.power(x, feature.exponent, out=x)
+    _scale(x, feature)
+
+
+def _scale(x: np.ndarray, feature: Dense) -> None:
     if feature.shift:
         np.subtract(x, feature.shift, out=x)
     if feature.scale != 1:

@@ -5,6 +5,8 @@
     integer x    : mix64(bits(x) ^ key(seed)); int64 and uint64 with the same 64 bits agree
     string s     : h = mix64(len(s) ^ key(seed)), then h = mix64(h ^ w) for each little-endian 8-byte word w of its
                    UTF-8 bytes, the last one filled up with zero bytes
+    pair (a, b)  : mix64(hash(a) ^ mix64(hash(b))), where hash(bucket, hour or row i) is that of the integer i; the pair
+                   is then an integer id like any other, and hashed once more
     table row    : ((h >> 32) * rows) >> 32
 
 All arithmetic is modulo 2^64. One seed, `Schema.hash_seed`, serves every feature.
@@ -34,6 +36,11 @@ def hash_int64(values: np.ndarray, seed: int) -> np.ndarray:
 def hash_in_place(bits: np.ndarray, seed: int) -> None:
     """`hash_int64` of a uint64 array, in place."""
     mix64(bits, _key(seed))
+
+
+def hash_pairs(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """uint64 ids of pairs, from the uint64 hashes of their two parts; the order of the two matters."""
+    return mix64(left ^ mix64(right.copy()))
 
 
 def rows_from_hash(hashes: np.ndarray, rows: int) -> np.ndarray:

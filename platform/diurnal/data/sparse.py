@@ -10,7 +10,8 @@ from pyarrow import types as t
 
 from diurnal.config import Schema, Sparse
 from diurnal.data import hashing
-from diurnal.data.arrow import Ids, column, hash_strings, is_null, read_ids, read_numbers, view_of
+from diurnal.data.arrow import Ids, hash_strings, is_null, read_numbers, view_of
+from diurnal.data.inputs import read_feature
 from diurnal.errors import DataError, Fault
 
 Found = dict[str, np.ndarray]
@@ -20,7 +21,7 @@ Found = dict[str, np.ndarray]
 def encode_sparse(rows: pa.RecordBatch, schema: Schema) -> tuple[tuple[np.ndarray, ...], np.ndarray, list[Found]]:
     """Table rows of each sparse feature, (N,) int32; ids per row, (F, n) uint8, or int32 if a row has more than 255;
     and what was found on the way."""
-    columns = [_read(rows, feature) for feature in schema.sparse]
+    columns = [read_feature(rows, feature, schema) for feature in schema.sparse]
     lengths: list[np.ndarray | int] = []
     found: list[Found] = [{} for _ in columns]
     mapper = _Mapper([0 if ids.leaf is None else len(ids.leaf) for ids in columns], schema)
@@ -86,11 +87,6 @@ class _Mapper:
         for bits, table_rows, out in self._run:
             hashing.reduce_into(bits, table_rows, out)
         self._run, self._run_size = [], 0
-
-
-def _read(rows: pa.RecordBatch, feature: Sparse) -> Ids:
-    chunk = column(rows, feature.source)
-    return Ids(None, 0, missing=True) if chunk is None else read_ids(chunk, feature.many)
 
 
 def _lay(

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from diurnal.config import Dense, Schema, Sparse
-from diurnal.data import hashing
-from diurnal.data.arrow import Ids, column, hash_strings, is_null, read_ids, read_numbers, read_times_us, view_of
+from diurnal.data.arrow import Ids, column, read_numbers, read_times_us
 from diurnal.data.encoded import NO_TIME
+from diurnal.data.inputs import hashes_of, missing_indicator, read_feature, read_labels
 from diurnal.data.sketches import IdCounts, Moments, sampled_rows
 
 SAMPLE_ROWS = 20_000
@@ -43,14 +43,14 @@ class LabelTally:
     positives: int = 0
     negatives: int = 0
     bad: int = 0
-    """Neither 0 nor 1, or null."""
+    """Neither a positive nor a negative, or null."""
 
-    def add(self, y: np.ndarray, null: np.ndarray | None) -> None:
-        there = y if null is None else y[~null]
-        positives, negatives = int(np.count_nonzero(there == 1)), int(np.count_nonzero(there == 0))
+    def add(self, y: np.ndarray, bad: np.ndarray) -> None:
+        num_bad = int(np.count_nonzero(bad))
+        positives = int(np.count_nonzero(y[~bad] if num_bad else y))
         self.positives += positives
-        self.negatives += negatives
-        self.bad += len(y) - positives - negatives
+        self.negatives += len(y) - num_bad - positives
+        self.bad += num_bad
 
 
 @dataclass
@@ -141,7 +141,7 @@ class Tally:
         if label is None:
             self.label.bad += n
         else:
-            self.label.add(*read_numbers(label))
+            self.label.add(*read_labels(label, schema.label))
         if schema.weight:
             _add_numbers(self.weight, column(rows, schema.weight), n, 1.0, sampled)
         if schema.event_time:
@@ -175,7 +175,10 @@ def _add_fields(mine: Any, its: Any) -> None:
 
 
 def _add_dense(tally: NumberTally, feature: Dense, rows: pa.RecordBatch, sampled: np.ndarray) -> None:
-    _add_numbers(tally, column(rows, feature.source), rows.num_rows, feature.fill, sampled)
+    chunk = column(rows, feature.source)
+    if feature.transform == "missing" and chunk is not None:
+        chunk = pa.array(missing_indicator(chunk))
+    _add_numbers(tally, chunk, rows.num_rows, feature.fill, sampled)
 
 
 def _add_numbers(tally: NumberTally, chunk: pa.Array | None, num_rows: int, fill: float, sampled: np.ndarray) -> None:
@@ -187,16 +190,13 @@ def _add_numbers(tally: NumberTally, chunk: pa.Array | None, num_rows: int, fill
 
 def _add_sparse(tally: SparseTally, feature: Sparse, rows: pa.RecordBatch, schema: Schema, sampled: np.ndarray) -> None:
     n = rows.num_rows
-    chunk = column(rows, feature.source)
-    if chunk is None:
+    ids = read_feature(rows, feature, schema)
+    if ids.missing:
         tally.missing += n
-        tally.no_id += n
-        return
-    ids = read_ids(chunk, feature.many)
     if ids.leaf is None or t.is_null(ids.leaf.type):
         tally.no_id += n
         return
-    hashes, is_id = _hashes(ids.leaf, feature, schema)
+    hashes, is_id = hashes_of(ids.leaf, feature, schema)
     tally.no_id += _rows_without(ids, is_id, n)
     if is_id is not None:
         hashes = hashes[is_id]
@@ -228,36 +228,9 @@ def _leaves_of(ids: Ids, rows: np.ndarray) -> np.ndarray:
     return np.repeat(starts[rows] - before, sizes) + np.arange(sizes.sum())
 
 
-def _hashes(leaf: pa.Array, feature: Sparse, schema: Schema) -> tuple[np.ndarray, np.ndarray | None]:
-    """(N,) uint64 hashes, and which are an id (None: all), by the meaning that encoding gives them."""
-    if feature.mapping == "bucketize":
-        values, null = read_numbers(leaf)
-        is_id = ~np.isnan(values) if null is None else ~(null | np.isnan(values))
-        return hashing.hash_int64(_buckets(values, feature), schema.hash_seed), _unless_all(is_id)
-    if feature.type == "string":
-        hashed = hash_strings(leaf, schema.hash_seed)
-        return view_of(hashed), ~is_null(hashed) if hashed.null_count else None
-    values = view_of(leaf)
-    bits = values.astype(np.int64 if values.dtype.kind == "i" else np.uint64)
-    is_id = bits >= 0
-    if leaf.null_count:
-        is_id &= ~is_null(leaf)
-    if feature.mapping == "identity":
-        is_id &= bits < schema.table(feature.table_name).rows
-    return hashing.hash_int64(bits, schema.hash_seed), _unless_all(is_id)
-
-
-def _unless_all(mask: np.ndarray) -> np.ndarray | None:
-    return None if mask.all() else mask
-
-
-def _buckets(values: np.ndarray, feature: Sparse) -> np.ndarray:
-    return np.searchsorted(np.array(feature.boundaries), values, side="right").astype(np.int64)
-
-
 def _spelled(leaf: pa.Array, feature: Sparse) -> pa.Array:
     if feature.mapping == "bucketize":
-        leaf = pa.array(_buckets(read_numbers(leaf)[0], feature))
+        leaf = pa.array(np.searchsorted(np.array(feature.boundaries), read_numbers(leaf)[0], side="right"))
     if t.is_dictionary(leaf.type):
         leaf = leaf.dictionary_decode()
     if t.is_integer(leaf.type):

@@ -76,10 +76,16 @@ def _columns(schema: Schema) -> MlflowSchema:
     from mlflow.types import Schema as MlflowSchema
     from mlflow.types.schema import Array
 
-    kinds = {"int64": DataType.long, "uint64": DataType.long, "string": DataType.string, "float": DataType.double}
-    columns = [ColSpec(DataType.double, schema.label.column)]
+    kinds = {
+        "int64": DataType.long,
+        "uint64": DataType.long,
+        "string": DataType.string,
+        "float": DataType.double,
+        "timestamp": DataType.datetime,
+    }
+    columns = [ColSpec(DataType.string if schema.label.is_spelled else DataType.double, schema.label.column)]
     columns += [ColSpec(DataType.double, f.source, required=f.required) for f in schema.dense]
-    for feature in schema.sparse:
+    for feature in (feature for feature in schema.sparse if not feature.cross):
         kind = kinds[feature.type]
         columns.append(ColSpec(Array(kind) if feature.many else kind, feature.source, required=feature.required))
     return MlflowSchema(list({column.name: column for column in columns}.values()))
