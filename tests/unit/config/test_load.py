@@ -108,6 +108,18 @@ def test_a_rule_between_sections_is_stated_with_both_numbers_and_a_fix(folder: P
         ('name = "user"\nrows', 'name = "type"\nrows', "tables[0].name"),
         ('name = "user"\nrows', 'name = "a.b"\nrows', "tables[0].name"),
         ("rows = 1000", "rows = 4294967296", "tables[0].rows"),
+        ('event_time = "ts"', '[label]\npositive = "yes"', "label.positive"),
+        ('event_time = "ts"', 'label = { positive = "1", negative = "0", at_least = 4.0 }', "label.at_least"),
+        ('transform = "log1p"', 'transform = "power"', "dense[0].exponent"),
+        ('transform = "log1p"', 'transform = "power"\nexponent = -1.0', "dense[0].fill"),
+        ('transform = "log1p"', 'transform = "power"\nexponent = 0.5\nfill = -1.0', "dense[0].fill"),
+        ('transform = "log1p"', 'transform = "missing"\nfill = 1.0', "dense[0].transform"),
+        ('type = "string"', 'type = "timestamp"', "sparse[1].type"),
+        ('type = "string"', 'type = "timestamp"\nmapping = "hour"', "sparse[1].many"),
+        ('type = "string"\nmany = true', 'cross = ["user", "user"]', "sparse[1].cross"),
+        ('type = "string"\nmany = true', 'cross = ["user", "item"]', "sparse[1].cross"),
+        ('type = "string"\nmany = true', 'cross = ["user", "genres"]', "sparse[1].cross"),
+        ("many = true", 'cross = ["user", "item"]', "sparse[1].type"),
     ],
 )
 def test_a_schema_that_cannot_be_run_names_the_place(folder: Path, old: str, new: str, where: str) -> None:
@@ -116,6 +128,32 @@ def test_a_schema_that_cannot_be_run_names_the_place(folder: Path, old: str, new
     assert f"schema.toml: {where}" in faults_of(["run.toml"])
     with pytest.raises(ConfigError):
         load_schema("schema.toml")
+
+
+DERIVED = SCHEMA + """
+[[sparse]]
+name = "hour"
+column = "ts"
+type = "timestamp"
+mapping = "hour"
+[[sparse]]
+name = "user_hour"
+cross = ["user", "hour"]
+table = "user"
+[[tables]]
+name = "hour"
+rows = 24
+dim = 16
+"""
+
+
+def test_derived_features_round_trip_and_a_table_has_a_row_for_each_hour(folder: Path) -> None:
+    (folder / "schema.toml").write_text(DERIVED)
+    config = load_config(["run.toml"])
+    assert from_resolved(resolved_json(config)) == config
+    assert config.dataset.sparse[3].cross == ("user", "hour")
+    (folder / "schema.toml").write_text(DERIVED.replace("rows = 24", "rows = 23"))
+    assert "the 24 values of hour" in faults_of(["run.toml"])["schema.toml: tables"][1]
 
 
 @pytest.mark.parametrize(
