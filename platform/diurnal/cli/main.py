@@ -10,6 +10,7 @@ import click
 from diurnal import __version__
 from diurnal.cli.check import doctor, validate
 from diurnal.cli.daily import backfill, daily, ledger, promote, replay, rollback, status
+from diurnal.cli.init import init
 from diurnal.cli.learn import evaluate, train
 from diurnal.cli.schedule import schedule
 from diurnal.cli.submit import stop, submit, watch
@@ -34,6 +35,7 @@ def _as_interrupt(number: int, _: object) -> None:
 
 for command in (
     doctor,
+    init,
     validate,
     train,
     evaluate,
