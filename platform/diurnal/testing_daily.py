@@ -92,7 +92,16 @@ def config_of(days: Path, storage: Path, changes: dict[str, Any] | None = None) 
     """Every comparison of healthy versions ends in a promotion, whatever noise so few rows have."""
     settings: dict[str, Any] = {
         "data": {"path": str(days), "batch_rows": 40, "streams": 4, "task_rows": 200},
-        "dataset": {"event_time": "ts", "request_id": "request"},
+        "dataset": {
+            "event_time": "ts",
+            "request_id": "request",
+            "dense": [
+                {"name": "age"},
+                {"name": "price"},
+                {"name": "item_effect", "past": "item", "scale": 2.0},
+                {"name": "genres_seen", "past": "genres", "value": "impressions", "transform": "log1p", "scale": 0.1},
+            ],
+        },
         "storage": str(storage),
         "checkpoint": {"every_rows": 240, "every_s": 0.0},
         "metrics": {"auc_bins": 1024},
@@ -108,19 +117,28 @@ def config_of(days: Path, storage: Path, changes: dict[str, Any] | None = None) 
 
 
 class Recorded(WorkerSequence):
-    """Writes down which rows each version learns, step by step; a step that is learned again has the same ones."""
+    """Writes down which rows each version learns, step by step, and how it sees them; a step that is learned again has
+    the same ones."""
 
     def _on_learned(self, progress: Progress) -> Any:
         on_step = super()._on_learned(progress)
-        folder = Path(self._config.storage, "learned", str(progress.fit.number))
-        folder.mkdir(parents=True, exist_ok=True)
+        folders = [Path(self._config.storage, kind, str(progress.fit.number)) for kind in ("learned", "seen")]
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
 
         def recorded(done: Any, batch: Any, agreed: Any) -> bool:
-            tags = (batch.dense[:, 1].numpy() * 8192).round().astype(np.int64)[batch.row_index.numpy() >= 0]
-            np.save(folder / f"{batch.step:04}.npy", tags)
+            is_real = batch.row_index.numpy() >= 0
+            tags = (batch.dense[:, 1].numpy() * 8192).round().astype(np.int64)[is_real]
+            np.save(folders[0] / f"{batch.step:04}.npy", tags)
+            np.save(folders[1] / f"{batch.step:04}.npy", batch.dense.numpy()[is_real])
             return on_step(done, batch, agreed)
 
         return recorded
+
+    def _score(self, plan: Any, feed: Any, trial: Any = None, mode: Any = "score") -> Any:
+        with Path(self._config.storage, "scored").open("a") as file:
+            file.write(f"{plan.increment_id} {mode} {plan.num_rows} {Path(plan.increment.past).name}\n")
+        return super()._score(plan, feed, trial, mode)
 
 
 @dataclass(frozen=True)

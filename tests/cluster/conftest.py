@@ -17,6 +17,7 @@ from diurnal.config import Config, load_config
 SCHEMA = """
 event_time = "ts"
 request_id = "request"
+group_id = "user"
 
 [[dense]]
 name = "price"

@@ -65,7 +65,8 @@ def config_of(days: str, storage: Path) -> Config:
             "data": {"path": days, "batch_rows": 60, "streams": 6, "task_rows": 200},
             "storage": str(storage),
             "checkpoint": {"every_rows": 240, "every_s": 0.0, "keep": 3},
-            "metrics": {"auc_bins": 1024},
+            "metrics": {"auc_bins": 1024, "slices": ["site", "item"]},
+            "dataset": {"group_id": "item"},
             "workers": {"max": 3, "min": 1},
             "sharding": {"placement": {"user": "row_wise", "item": "table_wise", "genres": "column_wise"}},
         }
@@ -174,7 +175,11 @@ def test_two_ranks_then_one_then_three_learn_each_row_once(config: Config, unbro
     for number in (1, 2):
         report = metrics_of(config, number)["progressive"]
         assert report["rows"] == NUM_FILES * FILE_ROWS
-        assert report["ne"] == pytest.approx(metrics_of(unbroken, number)["progressive"]["ne"], abs=1e-6)
+        undisturbed = metrics_of(unbroken, number)
+        for name in ("ne", "gauc"):
+            assert report[name] == pytest.approx(undisturbed["progressive"][name], abs=1e-6)
+        for found, expected in zip(metrics_of(config, number)["slices"], undisturbed["slices"], strict=True):
+            assert found == pytest.approx(expected, abs=1e-6)
         found = tensors_of(config, number)
         for name, tensor in tensors_of(unbroken, number).items():
             torch.testing.assert_close(found[name], tensor, atol=2e-5, rtol=1e-4, msg=f"{number} {name}")

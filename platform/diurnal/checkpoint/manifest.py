@@ -49,6 +49,10 @@ class Lineage(Section):
     `data.partitions.ParquetFile` as JSON."""
     held_out: dict[str, Any] | None = None
     """Rows of this increment that are left to the next version, a `data.partitions.HeldOut` as JSON."""
+    past: str = ""
+    """Name of the `data.past` that it was learned with; empty for none."""
+    past_after: str = ""
+    """Name of the past of this version: what it scores, and what is learned next, is seen with it."""
     watermark_us: int | None = None
     """Newest event time that was learned, in microseconds since the epoch, UTC."""
     metrics: dict[str, Any] = {}
@@ -61,6 +65,9 @@ class DenseContract(Section):
     shift: float
     scale: float
     exponent: float | None = None
+    past: str = ""
+    value: str = "effect"
+    prior: float = 20.0
 
 
 class FeatureContract(Section):

@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from diurnal.checkpoint.manifest import Manifest
-from diurnal.errors import CheckpointError, Fault
+from diurnal.errors import CheckpointError, ConfigError, Fault
 
 COMMIT = "COMMIT"
 MANIFEST = "manifest.json"
@@ -101,6 +101,14 @@ class Store:
     """The commits of one model that are whole. Which of them count, the ledger says: see `History`."""
 
     def __init__(self, storage: str | Path, name: str) -> None:
+        """
+        Raises:
+            ConfigError: the storage is a URL: a path of that spelling would be made on the local disk.
+        """
+        if "://" in str(storage):
+            must = "a folder, on a file system that all workers share: versions cannot be written to a URL"
+            fix = "mount it, and give the folder"
+            raise ConfigError([Fault("storage", str(storage).rpartition("@")[2], must, fix)])
         self.root = Path(storage, name, "versions")
 
     def prepare(self) -> None:

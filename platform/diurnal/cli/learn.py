@@ -37,8 +37,18 @@ def evaluate(number: int, day: str, files: tuple[str, ...], overrides: tuple[str
     for outcome in result.outcomes:
         report = (outcome.evaluated or {})["report"]
         click.echo(f"{outcome.increment}, scored by version {number}")
-        for name in ("rows", "ne", "log_loss", "auc", "auc_error", "calibration", "base_rate", "nonfinite_rows"):
+        shown = ["rows", "ne", "log_loss", "auc", "auc_error", "calibration", "base_rate", "nonfinite_rows"]
+        if report["gauc_groups"] is not None:
+            shown += ["gauc", "gauc_error", "gauc_groups", "gauc_rows", "rows_without_group"]
+        for name in shown:
             value = report[name]
-            click.echo(f"  {name:15}{'undefined' if value is None else f'{value:,.6g}'}")
+            click.echo(f"  {name:20}{_shown(value)}")
         if report["reason"]:
             click.echo(f"  {report['reason']}")
+        for one in (outcome.evaluated or {})["slices"]:
+            numbers = "  ".join(f"{name} {_shown(one[name])}" for name in ("rows", "ne", "calibration"))
+            click.echo(f"  {one['feature']}={one['id']}: {numbers}")
+
+
+def _shown(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:,.6g}"

@@ -11,7 +11,11 @@ from diurnal.config.daily import Days, Gate, Profile
 from diurnal.config.schema import Schema
 from diurnal.config.section import Broken, Count, Name, NotNegative, Positive, Section, rule
 
+MAX_SLICED_IDS = 65536
+"""Rows of the table of a feature that `metrics.slices` names: sums are kept for each of them, 56 bytes."""
+
 Placement = Literal["table_wise", "row_wise", "column_wise", "data_parallel"]
+OnBadFile = Literal["refuse", "quarantine"]
 
 
 class Data(Section):
@@ -36,6 +40,10 @@ class Data(Section):
     """Ray labels of the nodes that read and encode, as { "diurnal.dev/role" = "data" }; any node when empty."""
     parts: Annotated[int, Field(ge=1, le=1000)] = 1
     """Every folder of the dataset is cut by rows into so many equal increments, each with a version of its own."""
+    on_bad_file: OnBadFile = "refuse"
+    """What a file that is no whole Parquet file does, as one that was cut off: `refuse` refuses its increment,
+    `quarantine` leaves the file out, says so and counts it. Once it is whole, the increment has changed: see `days`.
+    Where readiness goes by a manifest, an increment waits for all its files in any case."""
 
 
 class Model(Section):
@@ -197,6 +205,11 @@ class Tracking(Section):
 class Metrics(Section):
     auc_bins: Annotated[int, Field(ge=1024, le=2**20)] = 65536
     """Bins of the histogram that AUC is computed from; its error bound is reported with it."""
+    group_rows: Annotated[int, Field(ge=1, le=2**27)] = 2**20
+    """Where the schema has a `group_id`: the most rows that GAUC is computed from; each worker may hold as many, 20
+    bytes each. Of more rows it is that of a sample of whole groups, and its standard error is reported with it."""
+    slices: tuple[Name, ...] = ()
+    """Sparse features with one id a row: NE and calibration of the rows of each of their most frequent ids."""
 
 
 class Config(Section):
@@ -233,6 +246,14 @@ class Config(Section):
         return self.model_copy(update={"ledger": ledger, "tracking": tracking})
 
     @rule
+    def _credentials_come_from_the_environment(self) -> Iterator[Broken]:
+        scheme, separator, rest = self.data.path.partition("://")
+        login, at, place = rest.partition("/")[0].rpartition("@")
+        if separator and at and login:
+            must = "a URL without a login: credentials come from the environment, as AWS_ACCESS_KEY_ID"
+            yield Broken(f"{scheme}://***@{place}...", must, "remove what stands before the @", ("data", "path"))
+
+    @rule
     def _batch_is_dealt_evenly_into_streams(self) -> Iterator[Broken]:
         if self.data.batch_rows % self.num_streams:
             rows, lanes = self.data.batch_rows, self.num_streams
@@ -242,11 +263,24 @@ class Config(Section):
 
     @rule
     def _segments_are_features_with_one_id(self) -> Iterator[Broken]:
-        known = {f.name for f in self.dataset.sparse if not f.many}
+        known = {f.name for f in self.dataset.sparse if not f.many and not f.cross}
         for name in self.gate.segments:
             if name not in known:
                 must = f"a sparse feature with one id a row: {', '.join(sorted(known))}"
                 yield Broken(name, must, "correct the name", ("gate", "segments"))
+
+    @rule
+    def _slices_are_features_with_one_id_of_not_too_many(self) -> Iterator[Broken]:
+        known = {f.name: f for f in self.dataset.sparse if not f.many and not f.cross}
+        for name in self.metrics.slices:
+            if name not in known:
+                must = f"a sparse feature with one id a row: {', '.join(sorted(known))}"
+                yield Broken(name, must, "correct the name", ("metrics", "slices"))
+                continue
+            rows = known[name].num_values or self.dataset.table(known[name].table_name).rows
+            if rows > MAX_SLICED_IDS:
+                must = f"its ids lie at {MAX_SLICED_IDS:,} rows of its table at most; there are {rows:,}"
+                yield Broken(name, must, "leave it out, or give it a smaller table of its own", ("metrics", "slices"))
 
     @rule
     def _placement_names_tables(self) -> Iterator[Broken]:

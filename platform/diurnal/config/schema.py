@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from diurnal.config.section import Broken, Count, Finite, Name, NotNegative, Section, rule
+from diurnal.config.section import Broken, Count, Finite, Name, NotNegative, Positive, Section, rule
 
 HASH_NAME = "diurnal-mix64-v1"
 """Name of the id hash; it is part of every version's manifest and never changes its meaning."""
@@ -86,10 +86,28 @@ class Dense(Section):
     scale: Finite = 1.0
     nonfinite: Literal["fill", "keep"] = "fill"
     """What becomes of NaN, infinities and values outside the transform's domain; both ways they are counted."""
+    past: str = ""
+    """A sparse feature. Instead of a column the input is what the increments before this one say about the row's ids
+    of that feature, never the increment itself; see `value`."""
+    value: Literal["effect", "impressions"] = "effect"
+    """With `past`: `impressions` is in how many rows an id has been; `effect` is its label rate less that of all rows,
+    shrunk to 0 by `prior`: (positives - rate of all rows * impressions) / (impressions + prior). The mean over the
+    row's ids, and 0 without one."""
+    prior: Positive = 20.0
+    """Impressions at which an effect counts half."""
 
     @property
     def source(self) -> str:
         return self.column or self.name
+
+    @rule
+    def _what_the_past_says_is_no_column(self) -> Iterator[Broken]:
+        for field in ("column", "required", "fill") if self.past else ():
+            if getattr(self, field) != type(self).model_fields[field].default:
+                must = "an input from the past has no column"
+                yield Broken(getattr(self, field), must, f"remove {field}, or past", (field,))
+        if self.past and self.transform == "missing":
+            yield Broken(self.transform, "an input from the past is never missing", "use another", ("transform",))
 
     @rule
     def _clip_is_an_interval(self) -> Iterator[Broken]:
@@ -136,10 +154,13 @@ class Sparse(Section):
     """Declared type. `float` is for `bucketize`, `timestamp` for `hour` and `weekday`. The empty string is no id."""
     many: bool = False
     """True for a list of ids per row (a bag)."""
-    mapping: Literal["hash", "identity", "bucketize", "hour", "weekday"] = "hash"
+    mapping: Literal["hash", "identity", "vocab", "bucketize", "hour", "weekday"] = "hash"
     """`hash`: our seeded hash onto the table's rows; `identity`: the id is the row, an id beyond the table is
-    unknown; `bucketize`: the number of `boundaries` that are not greater than the value; `hour`: 0 to 23 of a
-    timestamp, UTC; `weekday`: 0 is Monday."""
+    unknown; `vocab`: each id that was in `min_count` rows of one increment has a row of its own from the next increment
+    on, until the table is full, and all others share row 0; `bucketize`: the number of `boundaries` that are not
+    greater than the value; `hour`: 0 to 23 of a timestamp, UTC; `weekday`: 0 is Monday."""
+    min_count: Count = 2
+    """For `vocab`."""
     boundaries: tuple[Finite, ...] = ()
     cross: tuple[Name, ...] = ()
     """Two other features whose ids are taken together, as ["user", "genre"]: a row has an id for each pair of its ids
@@ -171,6 +192,7 @@ class Sparse(Section):
         fits = {
             "hash": ("int64", "uint64", "string"),
             "identity": ("int64", "uint64"),
+            "vocab": ("int64", "uint64", "string"),
             "bucketize": ("float",),
             "hour": ("timestamp",),
             "weekday": ("timestamp",),
@@ -243,15 +265,33 @@ class Schema(Section):
     request_id: str = ""
     """Column that names the request or impression."""
     group_id: str = ""
-    """Column of groups for GAUC."""
+    """Column of groups for GAUC, such as the user: integers or strings. Null, a negative number and the empty string
+    are no group."""
     hash_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     readiness: Readiness = Readiness()
+    past_half_life_days: NotNegative = 0.0
+    """What the past says counts half after so many days; 0 forgets nothing."""
     dense: tuple[Dense, ...] = ()
     sparse: tuple[Sparse, ...] = ()
     tables: tuple[Table, ...] = ()
 
     def table(self, name: str) -> Table:
         return {t.name: t for t in self.tables}[name]
+
+    @property
+    def columns_of_numbers(self) -> tuple[Dense, ...]:
+        """The dense inputs that are read from a column."""
+        return tuple(feature for feature in self.dense if not feature.past)
+
+    @property
+    def has_past(self) -> bool:
+        """Whether rows are seen with something that the increments before have left."""
+        return bool(self.remembered) or any(feature.mapping == "vocab" for feature in self.sparse)
+
+    @property
+    def remembered(self) -> tuple[str, ...]:
+        """Names of the sparse features whose past is an input."""
+        return tuple(dict.fromkeys(feature.past for feature in self.dense if feature.past))
 
     def table_features(self, name: str) -> tuple[Sparse, ...]:
         return tuple(f for f in self.sparse if f.table_name == name)
@@ -277,7 +317,8 @@ class Schema(Section):
     def _no_input_is_the_label(self) -> Iterator[Broken]:
         for kind, entries in (("dense", self.dense), ("sparse", self.sparse)):
             for index, entry in enumerate(entries):
-                if entry.source == self.label.column and not (isinstance(entry, Sparse) and entry.cross):
+                has_column = not (entry.cross if isinstance(entry, Sparse) else entry.past)
+                if entry.source == self.label.column and has_column:
                     must = "the label is not an input: it is known only after the outcome"
                     yield Broken(entry.source, must, "remove this feature", (kind, index, "column"))
 
@@ -298,6 +339,14 @@ class Schema(Section):
             if table.name not in used:
                 must = "a feature looks the table up"
                 yield Broken(table.name, must, "remove the table, or name it in a feature", ("tables", index))
+
+    @rule
+    def _a_past_is_that_of_a_feature(self) -> Iterator[Broken]:
+        known = [feature.name for feature in self.sparse]
+        for index, feature in enumerate(self.dense):
+            if feature.past and feature.past not in known:
+                must = f"a sparse feature: {', '.join(sorted(known)) or 'none'}"
+                yield Broken(feature.past, must, "name one of these", ("dense", index, "past"))
 
     @rule
     def _a_cross_is_of_features_with_columns(self) -> Iterator[Broken]:

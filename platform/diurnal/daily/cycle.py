@@ -22,6 +22,7 @@ from diurnal.daily.segments import segments_of
 from diurnal.data.holdout import slice_increment, slices_folder, sweep_slices, write_slice
 from diurnal.data.ids import IncrementId
 from diurnal.data.partitions import Increment
+from diurnal.data.past import Pasts
 from diurnal.data.plausible import compare
 from diurnal.data.profile import Profile, profile_increment
 from diurnal.ledger.claims import Ledger
@@ -112,14 +113,17 @@ class Cycle:
         gate = self._config.gate
         champion, parent = self._ledger.champion(self._lease.model), self._history.parent()
         number = champion if champion is not None else parent and parent.number
-        path = self._history.store.path_of(self._history.version(number)) if number is not None else ""
+        version = self._history.version(number) if number is not None else None
+        path = self._history.store.path_of(version) if version else ""
+        past = Pasts.of(self._config).path(version.manifest().lineage.past_after) if version else ""
         if gate.judged_on == "slice":
             if increment.held_out is None:
                 return None
             plan = plan_of(self._config, slice_increment(increment.held_out, increment)).to_json()
         else:
             plan = None
-        return Trial(number, path, plan, self._segments(increment.id))
+        names = gate.segments, self._config.metrics.slices
+        return Trial(number, path, past, plan, *(self._segments(increment.id, features) for features in names))
 
     def may_learn(self, increment: str, data: dict[str, Any]) -> bool:
         """Judges the parent where the increment is what it is judged on, and holds an increment on which the champion
@@ -276,8 +280,7 @@ class Cycle:
         self._untold.append(increment.id)
         reached("daily/held", 0)
 
-    def _segments(self, increment: str) -> tuple[Any, ...]:
-        names = self._config.gate.segments
+    def _segments(self, increment: str, names: Sequence[str]) -> tuple[Any, ...]:
         profile = self._ledger.profile(self._lease.model, increment) if names else None
         return segments_of(Profile.from_json(profile), self._config.dataset, names) if profile else ()
 

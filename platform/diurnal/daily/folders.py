@@ -96,7 +96,7 @@ class Folders:
             return
         known.files = files
         try:
-            whole = read_increment(path, folder, schema)
+            whole = read_increment(path, folder, schema, self._config.data.on_bad_file)
         except DataError as error:
             self.unreadable[folder] = error
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +18,7 @@ from diurnal.checkpoint.store import Store
 from diurnal.config import Config
 from diurnal.data.ids import IncrementId
 from diurnal.data.partitions import Increment
+from diurnal.data.past import Pasts
 from diurnal.data.selection import select_increments
 from diurnal.errors import CheckpointError, Fault
 from diurnal.ledger.claims import Ledger
@@ -85,7 +86,8 @@ def replay(
     """
     started_s, progress = time.time(), progress or Progress(table=False)
     check_stack()
-    increments = select_increments(config.data.path, config.dataset, first, last, parts=config.data.parts)
+    data = config.data
+    increments = select_increments(data.path, config.dataset, first, last, data.parts, on_bad_file=data.on_bad_file)
     with Ledger.of(config) as ledger:
         history = History(Store(config.storage, config.name), ledger, config.name)
         versions = [commit for commit in history.standing() if commit.is_final]
@@ -106,7 +108,10 @@ def replay(
     by_id = {increment.id: increment for increment in increments}
     wanted = sorted({(commit.number, name) for name, chosen in plan.items() for commit in chosen.values()})
     paths = {commit.number: commit.path for commit in versions}
-    reports = _score(config, [(by_id[name], number, paths[number]) for number, name in wanted], progress, started_s)
+    lineages = {number: history.store.at(paths[number]).manifest().lineage for number, _ in wanted}
+    pasts = {number: Pasts.of(config).path(lineage.past_after) for number, lineage in lineages.items()}
+    seen = [(replace(by_id[name], past=pasts[number]), number, paths[number]) for number, name in wanted]
+    reports = _score(config, seen, progress, started_s)
     columns = {
         column: tuple(
             Scored(name, chosen[column].number, reports[chosen[column].number, name]) for name, chosen in plan.items()

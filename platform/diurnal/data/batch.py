@@ -37,6 +37,9 @@ class Batch:
     """int64, in the order of `encode.count_names(schema)`: what encoding these rows came across."""
     watermark_us: int | None = None
     """Newest event time of the real rows, microseconds since 1970 UTC; None without rows or event times."""
+    groups: np.ndarray | None = None
+    """(B,) uint64 hashes of the groups that GAUC is about, or `encoded.NO_GROUP`; None without rows or groups. They
+    stay on the host."""
 
     @property
     def batch_rows(self) -> int:
@@ -60,6 +63,7 @@ class Batch:
             num_rows=packed.num_rows,
             counts=packed.counts.copy(),
             watermark_us=packed.watermark_us,
+            groups=packed.groups.copy() if len(packed.groups) else None,
         )
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:

@@ -32,7 +32,7 @@ class Column:
 
     @property
     def is_encoded(self) -> bool:
-        return self.role not in ("request_id", "group_id")
+        return self.role != "request_id"
 
     @property
     def is_feature(self) -> bool:
@@ -52,10 +52,12 @@ def declared_columns(schema: Schema) -> Iterator[Column]:
         yield Column(schema.weight, "weight", "number", _is_number, "write it as a number")
     if schema.event_time:
         yield Column(schema.event_time, "event_time", "timestamp", _is_time, "write it as a timestamp")
-    for name, role in ((schema.request_id, "request_id"), (schema.group_id, "group_id")):
-        if name:
-            yield Column(name, role, "any", lambda _: True, "")
-    for dense in schema.dense:
+    if schema.request_id:
+        yield Column(schema.request_id, "request_id", "any", lambda _: True, "")
+    if schema.group_id:
+        fix = "write it as integers or strings"
+        yield Column(schema.group_id, "group_id", "integer or string", _is_group, fix)
+    for dense in schema.columns_of_numbers:
         fix = "write it as a number, or declare it as a sparse feature"
         yield Column(dense.source, "dense", "number", _is_number, fix, dense.required)
     for sparse in schema.sparse:
@@ -92,6 +94,10 @@ def _is_number(found: pa.DataType) -> bool:
 def _is_integer(found: pa.DataType) -> bool:
     """uint64 takes signed columns too: what it cannot hold, the negative ones, is no id anyway."""
     return t.is_integer(found) or t.is_boolean(found)
+
+
+def _is_group(found: pa.DataType) -> bool:
+    return t.is_integer(found) or is_string(found)
 
 
 def _is_int64(found: pa.DataType) -> bool:

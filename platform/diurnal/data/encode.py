@@ -14,24 +14,32 @@ import pyarrow as pa
 from diurnal.config import Dense, Label, Schema
 from diurnal.data.arrow import column, read_numbers, read_times_us
 from diurnal.data.encoded import DENSE_COUNTS, NO_TIME, SPARSE_COUNTS, Encoded
+from diurnal.data.group_ids import group_hashes
 from diurnal.data.inputs import missing_indicator, read_labels
+from diurnal.data.past import NOTHING, Past
 from diurnal.data.sparse import Found, encode_sparse
 from diurnal.errors import DataError, Fault
+
+Bags = dict[str, tuple[np.ndarray, np.ndarray]]
+"""By name of a sparse feature: table rows (N,), and their number in each row (n,)."""
 
 
 def count_names(schema: Schema) -> tuple[str, ...]:
     """What is counted while encoding, in the order of `Encoded.counts`.
 
     `dense/<name>/`: null; nonfinite (NaN, infinite or outside the transform's domain); missing_column_rows.
-    `sparse/<name>/`: null (null ids and lists, empty strings, NaN); negative; unknown (beyond the table); truncated
-    (beyond `max_length`); ids (that are looked up); missing_column_rows.
+    `sparse/<name>/`: null (null ids and lists, empty strings, NaN); negative; unknown (beyond the table; in no
+    vocabulary); truncated (beyond `max_length`); ids (that are looked up); missing_column_rows.
     """
     dense = [f"dense/{f.name}/{count}" for f in schema.dense for count in DENSE_COUNTS]
     return tuple(dense + [f"sparse/{f.name}/{count}" for f in schema.sparse for count in SPARSE_COUNTS])
 
 
-def encode(rows: pa.Table | pa.RecordBatch, schema: Schema) -> Encoded:
+def encode(rows: pa.Table | pa.RecordBatch, schema: Schema, past: Past = NOTHING) -> Encoded:
     """Encodes the declared columns of `rows`.
+
+    Args:
+        past: what the increments before say of ids, for the dense inputs that ask for it.
 
     Raises:
         DataError: a label that is not 0 or 1, a weight that is negative or not finite, or an unknown id where the
@@ -39,9 +47,10 @@ def encode(rows: pa.Table | pa.RecordBatch, schema: Schema) -> Encoded:
     """
     if isinstance(rows, pa.Table):
         batches = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
-        return Encoded.concat([encode(batch, schema) for batch in batches])
-    dense, dense_found = _dense(rows, schema)
-    ids, lengths, sparse_found = encode_sparse(rows, schema)
+        return Encoded.concat([encode(batch, schema, past) for batch in batches])
+    ids, lengths, sparse_found = encode_sparse(rows, schema, past)
+    bags = {feature.name: (ids[index], lengths[index]) for index, feature in enumerate(schema.sparse)}
+    dense, dense_found = _dense(rows, schema, past, bags)
     events = _positions(dense_found, DENSE_COUNTS, 0)
     events |= _positions(sparse_found, SPARSE_COUNTS, len(dense_found) * len(DENSE_COUNTS))
     event_rows = np.empty((len(events), rows.num_rows), np.int32)
@@ -54,6 +63,7 @@ def encode(rows: pa.Table | pa.RecordBatch, schema: Schema) -> Encoded:
         labels=_labels(rows, schema.label),
         weights=_weights(rows, schema.weight) if schema.weight else np.ones(rows.num_rows, np.float32),
         times_us=_times(rows, schema.event_time) if schema.event_time else None,
+        groups=_groups(rows, schema) if schema.group_id else None,
         events=np.array(list(events), np.int64),
         event_rows=event_rows,
     )
@@ -79,7 +89,8 @@ def _labels(rows: pa.RecordBatch, label: Label) -> np.ndarray:
             must = "every label is a finite number"
         value = chunk[int(np.argmax(bad))].as_py()
         shown = "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:40]
-        _refuse(bad, shown, f"column {label.column} (label)", must)
+        other = "" if label.is_spelled else ", or declare label.positive and label.negative, or label.at_least"
+        _refuse(bad, shown, f"column {label.column} (label)", must, other)
     return y
 
 
@@ -100,6 +111,10 @@ def _times(rows: pa.RecordBatch, name: str) -> np.ndarray:
     return np.full(rows.num_rows, NO_TIME) if chunk is None else read_times_us(chunk)
 
 
+def _groups(rows: pa.RecordBatch, schema: Schema) -> np.ndarray:
+    return group_hashes(column(rows, schema.group_id), rows.num_rows, schema.group_id, schema.hash_seed)
+
+
 def _required(rows: pa.RecordBatch, name: str) -> pa.Array:
     chunk = column(rows, name)
     if chunk is None:
@@ -107,18 +122,24 @@ def _required(rows: pa.RecordBatch, name: str) -> pa.Array:
     return chunk
 
 
-def _refuse(bad: np.ndarray, value: str, where: str, must: str) -> None:
+def _refuse(bad: np.ndarray, value: str, where: str, must: str, other_fix: str = "") -> None:
     found = f"{value} (such are {np.count_nonzero(bad)} of {len(bad)} rows)"
-    raise DataError([Fault(where, found, must, "write these rows again, or leave them out")])
+    raise DataError([Fault(where, found, must, f"write these rows again, or leave them out{other_fix}")])
 
 
 @np.errstate(invalid="ignore", divide="ignore", over="ignore")
-def _dense(rows: pa.RecordBatch, schema: Schema) -> tuple[np.ndarray, list[Found]]:
+def _dense(rows: pa.RecordBatch, schema: Schema, past: Past, bags: Bags) -> tuple[np.ndarray, list[Found]]:
     """(n, D) float32, and what was found in each feature."""
     by_feature = np.empty((len(schema.dense), rows.num_rows), np.float32)
     found: list[Found] = [{} for _ in schema.dense]
     for index, feature in enumerate(schema.dense):
-        chunk, out = column(rows, feature.source), by_feature[index]
+        out = by_feature[index]
+        if feature.past:
+            x = past.value(feature, *bags[feature.past])
+            _transform(x, feature)
+            out[:] = x
+            continue
+        chunk = column(rows, feature.source)
         if chunk is None:
             out[:] = _filled(feature)
             found[index]["missing_column_rows"] = np.ones(rows.num_rows, bool)

@@ -13,6 +13,9 @@ SPARSE_COUNTS = ("null", "negative", "unknown", "truncated", "ids", "missing_col
 NO_TIME = np.iinfo(np.int64).min
 """Stands for a null event time: older than all others."""
 
+NO_GROUP = 0
+"""Stands for the hash of a row that belongs to no group."""
+
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
@@ -30,6 +33,8 @@ class Encoded:
     """(n,) float32."""
     times_us: np.ndarray | None
     """(n,) int64 event times, microseconds since 1970 UTC, or `NO_TIME`; None when the schema declares none."""
+    groups: np.ndarray | None
+    """(n,) uint64 hashes of the groups that GAUC is about, or `NO_GROUP`; None when the schema declares none."""
     events: np.ndarray
     """(E,) int64 positions, among the C counts, of those that happened in some row."""
     event_rows: np.ndarray
@@ -46,6 +51,7 @@ class Encoded:
             labels=none,
             weights=none,
             times_us=None,
+            groups=None,
             events=np.empty(0, np.int64),
             event_rows=np.empty((0, 0), np.int32),
         )
@@ -101,6 +107,7 @@ class Encoded:
             start, stop = stop, stop + part.num_rows
             event_rows[np.searchsorted(events, part.events), start:stop] = part.event_rows
         times = [part.times_us for part in parts if part.times_us is not None]
+        groups = [part.groups for part in parts if part.groups is not None]
         return Encoded(
             dense=np.concatenate([part.dense for part in parts]),
             ids=tuple(np.concatenate(ids) for ids in zip(*(part.ids for part in parts), strict=True)),
@@ -108,6 +115,7 @@ class Encoded:
             labels=np.concatenate([part.labels for part in parts]),
             weights=np.concatenate([part.weights for part in parts]),
             times_us=np.concatenate(times) if times else None,
+            groups=np.concatenate(groups) if groups else None,
             events=events,
             event_rows=event_rows,
         )
@@ -120,6 +128,7 @@ class Encoded:
             labels=self.labels[rows],
             weights=self.weights[rows],
             times_us=None if self.times_us is None else self.times_us[rows],
+            groups=None if self.groups is None else self.groups[rows],
             events=self.events,
             event_rows=self.event_rows[:, rows],
         )

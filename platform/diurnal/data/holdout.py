@@ -44,7 +44,7 @@ def is_held_out(rows: pa.RecordBatch, positions: np.ndarray, rule: HeldOut) -> n
     hashes = positions.astype(np.uint64)
     chunk = column(rows, rule.column) if rule.column else None
     if chunk is not None and len(chunk) and not t.is_null(chunk.type):
-        of_ids, known = _hashed(chunk, rule.column)
+        of_ids, known = hashed_ids(chunk, rule.column)
         np.copyto(hashes, of_ids, where=known)
     return mix64(hashes, np.uint64(rule.key)) < np.uint64(rule.threshold)
 
@@ -116,8 +116,12 @@ def slice_increment(held_out: HeldOut, increment: Increment) -> Increment:
     return Increment(increment.id, increment.path, held_out.files, digest)
 
 
-def _hashed(chunk: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """uint64 hash of each request id, anything where there is none; and bool, where there is one."""
+def hashed_ids(chunk: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """uint64 hash of each request id, anything where there is none; and bool, where there is one.
+
+    Raises:
+        DataError: they are of a type that has no hash.
+    """
     kind = chunk.type
     if t.is_integer(kind):
         values = view_of(chunk)

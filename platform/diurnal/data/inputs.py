@@ -104,6 +104,12 @@ def hashes_of(leaf: pa.Array, feature: Sparse, schema: Schema) -> tuple[np.ndarr
     return hashing.hash_int64(bits, schema.hash_seed), _unless_all(is_id)
 
 
+def hashes_in(rows: pa.RecordBatch, feature: Sparse, schema: Schema, is_wanted: np.ndarray) -> np.ndarray:
+    """(N,) uint64 hashes of the ids of the rows that are wanted, (n,) bool."""
+    hashes, lengths = _known(rows, feature, schema)
+    return hashes[np.repeat(is_wanted, lengths)]
+
+
 def _unless_all(mask: np.ndarray) -> np.ndarray | None:
     return None if mask.all() else mask
 

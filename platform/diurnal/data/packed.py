@@ -11,9 +11,9 @@ from math import prod
 import numpy as np
 import pyarrow as pa
 
-from diurnal.data.encoded import NO_TIME, Encoded
+from diurnal.data.encoded import NO_GROUP, NO_TIME, Encoded
 
-_HEADER = ("step", "num_rows", "watermark_us", "B", "D", "F", "N", "C", "length_bytes")
+_HEADER = ("step", "num_rows", "watermark_us", "B", "D", "F", "N", "C", "G", "length_bytes")
 _ALIGN = 64
 _BLOCK = pa.schema([("batch", pa.large_binary()), ("error", pa.large_binary())])
 
@@ -22,7 +22,7 @@ _BLOCK = pa.schema([("batch", pa.large_binary()), ("error", pa.large_binary())])
 class PackedBatch:
     """What one rank trains on in one step: B rows, first the real ones, then padding of weight 0 without ids.
 
-    Legend: B rows, D dense features, F sparse features, N ids, C counts.
+    Legend: B rows, D dense features, F sparse features, N ids, C counts, G rows with the hash of a group: B or 0.
     """
 
     buffer: np.ndarray
@@ -45,6 +45,8 @@ class PackedBatch:
     """(B,) float32; 0 in padding."""
     row_index: np.ndarray
     """(B,) int64 position in the increment, in file order; -1 in padding."""
+    groups: np.ndarray
+    """(G,) uint64 hashes of groups, or `NO_GROUP`; none when the schema declares no group, or no row is real."""
     counts: np.ndarray
     """(C,) int64, in the order of `encode.count_names`."""
 
@@ -55,6 +57,7 @@ class PackedBatch:
         marks = [mark for part in encoded if (mark := part.watermark_us) is not None]
         ids = [part.ids[f] for f in range(len(encoded[0].ids)) for part in encoded]
         counts = [part.counts for part in encoded]
+        groups = [part.groups for part in encoded if part.groups is not None]
         header: dict[str, int] = {
             "step": step,
             "num_rows": sum(part.num_rows for part in encoded),
@@ -64,6 +67,7 @@ class PackedBatch:
             "F": len(encoded[0].ids),
             "N": sum(map(len, ids)),
             "C": len(counts[0]),
+            "G": batch_rows if groups else 0,
             "length_bytes": max(part.lengths.itemsize for part in encoded),
         }
         layout, size = _layout(header)
@@ -76,6 +80,7 @@ class PackedBatch:
         _join([part.labels for part in encoded], packed.labels)
         _join([part.weights for part in encoded], packed.weights)
         _join([row_index for _, row_index in parts], packed.row_index, padding=-1)
+        _join(groups, packed.groups, padding=NO_GROUP)
         np.sum(counts, axis=0, out=packed.counts)
         return packed
 
@@ -117,7 +122,7 @@ Layout = dict[str, tuple[int, np.dtype, tuple[int, ...]]]
 
 def _layout(header: dict[str, int]) -> tuple[Layout, int]:
     """Where each array begins in the buffer, its type and shape; and the size of the buffer."""
-    b, d, f, n, c = (header[name] for name in "BDFNC")
+    b, d, f, n, c, g = (header[name] for name in "BDFNCG")
     arrays: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
         "dense": (np.float32, (b, d)),
         "values": (np.int32, (n,)),
@@ -125,6 +130,7 @@ def _layout(header: dict[str, int]) -> tuple[Layout, int]:
         "labels": (np.float32, (b,)),
         "weights": (np.float32, (b,)),
         "row_index": (np.int64, (b,)),
+        "groups": (np.uint64, (g,)),
         "counts": (np.int64, (c,)),
     }
     sizes = [prod(shape) * np.dtype(dtype).itemsize for dtype, shape in arrays.values()]

@@ -11,18 +11,17 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import fs
 
 from diurnal.config import Schema
-from diurnal.data.columns import Column, declared_columns, storage_type
+from diurnal.config.run import OnBadFile
+from diurnal.data.contract import column_faults, missing_optional
+from diurnal.data.footers import Footer, read_footer
 from diurnal.data.ids import ID_RULE, IncrementId
 from diurnal.errors import DataError, Fault
 
@@ -104,6 +103,8 @@ class Increment:
     """Rows that were held out of increments before: they are learned here, before its own."""
     held_out: HeldOut | None = None
     """Rows of its own that are read, and not learned."""
+    past: str = ""
+    """Folder of what the increments before say of ids, see `data.past`; empty for nothing."""
 
     @property
     def folder_rows(self) -> int:
@@ -158,7 +159,7 @@ class Increment:
         lists = {key: tuple(data[key]) for key in ("quarantined_files", "missing_optional")}
         rows = {key: data[key] for key in ("first_row", "stop_row") if key in data}
         held_out = HeldOut.from_json(data["held_out"]) if data.get("held_out") else None
-        rest = {**lists, **rows, "joined": joined, "held_out": held_out}
+        rest = {**lists, **rows, "joined": joined, "held_out": held_out, "past": data.get("past", "")}
         return Increment(data["id"], data["path"], files, data["fingerprint"], **rest)
 
 
@@ -184,6 +185,18 @@ def list_increments(path: str, schema: Schema, since: str = "") -> list[str]:
         DataError: the dataset does not exist; a `dt=` or `hr=` folder is no date or hour; a day has files beside
             hours.
     """
+    ids, faults = survey_dataset(path, since)
+    if faults:
+        raise DataError(faults)
+    return ids
+
+
+def survey_dataset(path: str, since: str = "") -> tuple[list[str], list[Fault]]:
+    """What `list_increments` answers, and what it raises when there is any of it.
+
+    Raises:
+        DataError: the dataset does not exist.
+    """
     filesystem, root = open_filesystem(path)
     if filesystem.get_file_info(root).type != fs.FileType.Directory:
         raise DataError([Fault(path, "no folder", "the dataset's folder exists", "correct data.path")])
@@ -201,13 +214,11 @@ def list_increments(path: str, schema: Schema, since: str = "") -> list[str]:
         if hours and _data_files(filesystem, day.path):
             must = "a day has either Parquet files or hr=HH folders"
             faults.append(Fault(day.path, "both", must, "move the files into their hours"))
-        for hour in hours:
-            if not re.fullmatch(r"hr=([01]\d|2[0-3])", hour.base_name):
-                faults.append(Fault(hour.path, hour.base_name, "hr=00 to hr=23", "rename the folder"))
-        ids += [f"{date}T{hour.base_name.removeprefix('hr=')}" for hour in hours] or [date]
-    if faults:
-        raise DataError(faults)
-    return sorted(ids)
+        wrong = [hour for hour in hours if not re.fullmatch(r"hr=([01]\d|2[0-3])", hour.base_name)]
+        faults += [Fault(hour.path, hour.base_name, "hr=00 to hr=23", "rename the folder") for hour in wrong]
+        ids += [f"{date}T{hour.base_name.removeprefix('hr=')}" for hour in hours if hour not in wrong]
+        ids += [] if hours else [date]
+    return sorted(ids), faults
 
 
 def list_files(path: str, increment_id: str) -> tuple[tuple[str, int, int], ...]:
@@ -238,95 +249,82 @@ def is_ready(path: str, increment_id: str, schema: Schema, now: float | None = N
     return age_s >= rule.age_s, f"the newest file is {age_s:.0f} s old, {rule.age_s:.0f} s are asked for"
 
 
-def read_increment(
-    path: str, increment_id: str, schema: Schema, on_bad_file: Literal["refuse", "quarantine"] = "refuse"
-) -> Increment:
+def read_increment(path: str, increment_id: str, schema: Schema, on_bad_file: OnBadFile = "refuse") -> Increment:
     """Reads every footer of the folder and checks every declared column against its declared type.
 
     Args:
         increment_id: a folder's, or a part's, which is cut from what the folder holds.
         on_bad_file: what happens when a file has no readable footer: the increment is refused, or the file is left
-            out and named in `quarantined_files`. A readable file that breaks the contract is refused either way.
+            out and named in `quarantined_files`. A readable file that breaks the contract is refused either way, and so
+            is one that the storage does not give.
 
     Raises:
         DataError: with all faults of all files at once: file, column, found and declared type.
+    """
+    survey = survey_increment(path, increment_id, schema, on_bad_file)
+    if survey.faults:
+        raise DataError(survey.faults)
+    name = IncrementId.parse(increment_id)
+    return survey.increment.cut(name.parts)[name.part - 1]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a folder holds, and what is wrong with it."""
+
+    increment: Increment
+    """The whole folder, with all files that have a footer."""
+    footers: tuple[Footer, ...]
+    """Of each file of the increment."""
+    broken: frozenset[str]
+    """Paths of files that have a footer and break the contract."""
+    faults: tuple[Fault, ...]
+
+
+def survey_increment(path: str, increment_id: str, schema: Schema, on_bad_file: OnBadFile = "refuse") -> Survey:
+    """As `read_increment`, but for the whole folder, and faults are told, not raised.
+
+    Raises:
+        DataError: there is no such folder.
     """
     filesystem, folder = _increment_folder(path, increment_id)
     if filesystem.get_file_info(folder).type != fs.FileType.Directory:
         raise DataError([Fault(folder, "no folder", "the increment's folder exists", "correct the day")])
     infos = _data_files(filesystem, folder)
     with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-        footers = list(pool.map(lambda info: _read_footer(filesystem, info), infos))
-    columns = list(declared_columns(schema))
+        found = list(pool.map(lambda info: read_footer(filesystem, info), infos))
     faults = _unexpected_folders(filesystem, folder, increment_id)
     files: list[ParquetFile] = []
+    footers: list[Footer] = []
     quarantined: list[str] = []
+    broken: set[str] = set()
     missing: set[str] = set()
-    for info, footer in zip(infos, footers, strict=True):
-        if not isinstance(footer, Exception):
+    for info, footer in zip(infos, found, strict=True):
+        if isinstance(footer, Footer):
             files.append(ParquetFile(info.path, info.size, footer.row_group_rows))
-            faults += _check_columns(info.path, footer, columns, missing)
-        elif on_bad_file == "quarantine":
+            footers.append(footer)
+            missing |= missing_optional(footer, schema)
+            if of_columns := column_faults(info.path, footer, schema):
+                broken.add(info.path)
+                faults += of_columns
+        elif on_bad_file == "quarantine" and footer.is_content:
             quarantined.append(info.path)
         else:
-            fix = "write the file again, or take it out of the folder"
-            faults.append(Fault(info.path, str(footer).strip(), "a readable Parquet footer", fix))
-    if faults:
-        raise DataError(faults)
+            fix = 'write the file again, take it out of the folder, or set data.on_bad_file = "quarantine"'
+            fix = fix if footer.is_content else "see whether the storage answers, and lets you read the file"
+            faults.append(Fault(info.path, footer.reason, "a readable Parquet footer", fix))
     facts = [
-        (i.base_name, i.size, f.num_rows if isinstance(f, _Footer) else -1) for i, f in zip(infos, footers, strict=True)
+        (i.base_name, i.size, f.num_rows if isinstance(f, Footer) else -1) for i, f in zip(infos, found, strict=True)
     ]
-    name = IncrementId.parse(increment_id)
-    whole = Increment(
-        id=str(name.whole),
+    increment = Increment(
+        id=str(IncrementId.parse(increment_id).whole),
         path=path,
         files=tuple(files),
         fingerprint=_digest(facts, 16),
         quarantined_files=tuple(quarantined),
         missing_optional=tuple(sorted(missing)),
     )
-    return whole.cut(name.parts)[name.part - 1]
-
-
-class _Footer(NamedTuple):
-    row_group_rows: tuple[int, ...]
-    schema: pa.Schema
-
-    @property
-    def num_rows(self) -> int:
-        return sum(self.row_group_rows)
-
-
-def _check_columns(path: str, footer: _Footer, columns: Iterable[Column], missing: set[str]) -> list[Fault]:
-    faults = []
-    stored: dict[str, list[pa.DataType]] = {}
-    for field in footer.schema:
-        stored.setdefault(field.name, []).append(storage_type(field.type))
-    for column in columns:
-        where, found = f"{path}: column {column.name}", stored.get(column.name, [])
-        if not found and column.required:
-            fix = "write the column, or declare it required = false" if column.is_feature else "write the column"
-            faults.append(Fault(where, "no such column", f"required, {column.declared}", fix))
-        elif not found:
-            missing.add(column.name)
-        elif len(found) > 1:
-            faults.append(Fault(where, f"{len(found)} columns of this name", "one column", "write it once"))
-        elif pa.types.is_null(found[0]):
-            if column.role in ("label", "weight") and footer.num_rows:
-                faults.append(Fault(where, "null", column.declared, column.fix))
-        elif not column.accepts(found[0]):
-            faults.append(Fault(where, str(found[0]), column.declared, column.fix))
-    return faults
-
-
-def _read_footer(filesystem: fs.FileSystem, info: fs.FileInfo) -> _Footer | Exception:
-    try:
-        with filesystem.open_input_file(info.path) as source:
-            footer = pq.read_metadata(source)
-        groups = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
-        return _Footer(groups, footer.schema.to_arrow_schema())
-    except (pa.ArrowException, OSError) as error:
-        return error
+    return Survey(increment, tuple(footers), frozenset(broken), tuple(faults))
 
 
 def _matches_manifest(filesystem: fs.FileSystem, manifest: str, files: list[fs.FileInfo]) -> tuple[bool, str]:
@@ -346,8 +344,8 @@ def _matches_manifest(filesystem: fs.FileSystem, manifest: str, files: list[fs.F
             return False, f"{file} of {name} is not there yet"
         if file not in promised:
             return False, f"{file} is not in {name}"
-        footer = _read_footer(filesystem, found[file])
-        if isinstance(footer, Exception):
+        footer = read_footer(filesystem, found[file])
+        if not isinstance(footer, Footer):
             return False, f"{file} is not readable yet: {footer}"
         if footer.num_rows != promised[file]:
             return False, f"{file} has {footer.num_rows} rows, {name} says {promised[file]}"
@@ -373,16 +371,17 @@ def _unexpected_folders(filesystem: fs.FileSystem, folder: str, increment_id: st
 
 
 def _folders(filesystem: fs.FileSystem, folder: str, prefix: str) -> list[fs.FileInfo]:
-    infos = _visible(filesystem, folder)
+    infos = visible_in(filesystem, folder)
     return [info for info in infos if info.type == fs.FileType.Directory and info.base_name.startswith(prefix)]
 
 
 def _data_files(filesystem: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
-    infos = _visible(filesystem, folder)
+    infos = visible_in(filesystem, folder)
     return [info for info in infos if info.type == fs.FileType.File and info.base_name.endswith(".parquet")]
 
 
-def _visible(filesystem: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
+def visible_in(filesystem: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
+    """What is right in a folder, by name, without names that begin with `.` or `_`."""
     infos = filesystem.get_file_info(fs.FileSelector(folder))
     return sorted((i for i in infos if i.base_name[:1] not in (".", "_")), key=lambda i: i.base_name)
 

@@ -124,7 +124,7 @@ def compare(profile: Profile, earlier: Sequence[Profile], limits: Limits, schema
     if profile.weight is not None:
         findings += _weight(profile, profile.weight, schema)
     findings += _time(profile, limits, schema)
-    for feature in schema.dense:
+    for feature in schema.columns_of_numbers:
         findings += _dense(profile, feature.name, feature.required, history, limits, is_small)
     for feature in schema.sparse:
         findings += _sparse(profile, feature.name, feature.required, history, limits, is_small)

@@ -156,7 +156,7 @@ def profile_increment(
         total.merge(part)
         if on_progress is not None:
             on_progress(total.rows, increment.num_rows)
-    return _finish(total, increment, schema)
+    return profile_of(total, increment, schema)
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,8 @@ def _in_threads(threads: int) -> MapTasks:
     return map_tasks
 
 
-def _finish(tally: Tally, increment: Increment, schema: Schema) -> Profile:
+def profile_of(tally: Tally, increment: Increment, schema: Schema) -> Profile:
+    """What was counted over the increment's rows, or over some of them."""
     t = tally.time
     return Profile(
         increment=increment.id,
@@ -275,7 +276,7 @@ def _finish(tally: Tally, increment: Increment, schema: Schema) -> Profile:
         bad_labels=tally.label.bad,
         weight=_number_profile(tally.weight) if schema.weight else None,
         time=TimeProfile(t.null, t.outside, t.lowest_us, t.highest_us) if schema.event_time else None,
-        dense={f.name: _number_profile(one) for f, one in zip(schema.dense, tally.dense, strict=True)},
+        dense={f.name: _number_profile(one) for f, one in zip(schema.columns_of_numbers, tally.dense, strict=True)},
         sparse={f.name: _sparse_profile(one) for f, one in zip(schema.sparse, tally.sparse, strict=True)},
     )
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from diurnal.config import Schema
 from diurnal.data.columns import encoded_columns
@@ -19,6 +18,7 @@ from diurnal.data.encoded import Encoded
 from diurnal.data.holdout import is_held_out
 from diurnal.data.packed import PackedBatch, error_block
 from diurnal.data.partitions import JOINED_ROW, HeldOut, open_filesystem
+from diurnal.data.past import open_past
 from diurnal.data.streams import LaneTask, ReadTask, RowRange, Window, permutation
 from diurnal.errors import DataError, DiurnalError, Fault
 
@@ -43,13 +43,27 @@ def read_batches(task: ReadTask, schema: Schema, dataset: str) -> Iterator[Packe
     Raises:
         DataError: a file cannot be read, is not what was planned, or holds a value that the schema refuses.
     """
-    lanes = [_Lane(lane, schema, dataset, task.held_out) for lane in task.lanes]
+    past = open_past(task.past)
+    source = _Source(schema, dataset, task.held_out, lambda rows: encode(rows, schema, past))
+    lanes = [_Lane(lane, source) for lane in task.lanes]
     nothing = Piece(Encoded.empty(len(schema.dense), len(schema.sparse)), np.empty(0, np.int64))
     for step in range(task.first_step, task.first_step + task.num_steps):
         pieces = [piece for lane in lanes for piece in lane.next_rows(task.lane_rows(lane.task, step))]
         if task.held_out is not None:
             pieces = [_learned(piece) for piece in pieces]
         yield PackedBatch.pack(pieces or [nothing], step, task.batch_rows)
+
+
+def read_rows(task: ReadTask, schema: Schema, dataset: str) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+    """The rows of a task as they are stored, stream after stream; and which of them are learned, (n,) bool.
+
+    Raises:
+        DataError: a file cannot be read, or is not what was planned.
+    """
+    source = _Source(schema, dataset, task.held_out, lambda rows: rows)
+    for lane in task.lanes:
+        for rows, row_index in _lane_pieces(lane, source):
+            yield rows, row_index >= 0
 
 
 def run_read_tasks(tasks: pa.Table, schema: Schema, dataset: str) -> Iterator[pa.Table]:
@@ -65,12 +79,22 @@ def run_read_tasks(tasks: pa.Table, schema: Schema, dataset: str) -> Iterator[pa
             yield error_block(error)
 
 
+class _Source(NamedTuple):
+    """What reading a task's rows needs to know, wherever they are."""
+
+    schema: Schema
+    dataset: str
+    held_out: HeldOut | None
+    encode: Callable[[pa.RecordBatch], Any]
+    """What becomes of rows that were read."""
+
+
 class _Lane:
     """Gives the rows of one stream, a step at a time; holds a piece of a file, or a window when shuffled."""
 
-    def __init__(self, task: LaneTask, schema: Schema, dataset: str, held_out: HeldOut | None) -> None:
+    def __init__(self, task: LaneTask, source: _Source) -> None:
         self.task = task
-        self._pieces = _lane_pieces(task, schema, dataset, held_out)
+        self._pieces = _lane_pieces(task, source)
         self._rest: Piece | None = None
 
     def next_rows(self, num_rows: int) -> list[Piece]:
@@ -96,10 +120,9 @@ def _learned(piece: Piece) -> Piece:
     return Piece(piece.rows.take(rows), piece.row_index[rows])
 
 
-def _lane_pieces(task: LaneTask, schema: Schema, dataset: str, held_out: HeldOut | None) -> Iterator[Piece]:
-    filesystem, _ = open_filesystem(dataset)
+def _lane_pieces(task: LaneTask, source: _Source) -> Iterator[Piece]:
     for window in task.windows:
-        pieces = _window_pieces(window, schema, filesystem, held_out)
+        pieces = _window_pieces(window, source)
         yield from pieces if window.shuffle_key is None else [_shuffled(list(pieces), window)]
 
 
@@ -109,15 +132,14 @@ def _shuffled(pieces: list[Piece], window: Window) -> Piece:
     return Piece(Encoded.concat([piece.rows for piece in pieces]).take(order), row_index[order])
 
 
-def _window_pieces(
-    window: Window, schema: Schema, filesystem: fs.FileSystem, held_out: HeldOut | None
-) -> Iterator[Piece]:
+def _window_pieces(window: Window, source: _Source) -> Iterator[Piece]:
+    filesystem, _ = open_filesystem(source.dataset)
     for path, ranges in groupby(window.ranges, lambda rows: rows.path):
         try:
             # Rows that were held out of other increments may lie elsewhere than the dataset.
             system, place = open_filesystem(path) if "://" in path else (filesystem, path)
-            with system.open_input_file(place) as source:
-                yield from _file_pieces(source, list(ranges), schema, held_out)
+            with system.open_input_file(place) as file:
+                yield from _file_pieces(file, list(ranges), source)
         except (OSError, pa.ArrowException) as error:
             must, fix = "a file that can be read as it was planned", "write it again, or plan the increment anew"
             raise DataError([Fault(path, str(error), must, fix)]) from error
@@ -125,20 +147,21 @@ def _window_pieces(
             raise DataError([Fault(f"{path}: {f.where}", f.found, f.rule, f.fix) for f in error.faults]) from error
 
 
-def _file_pieces(
-    source: pa.NativeFile, ranges: Sequence[RowRange], schema: Schema, held_out: HeldOut | None
-) -> Iterator[Piece]:
+def _file_pieces(opened: pa.NativeFile, ranges: Sequence[RowRange], source: _Source) -> Iterator[Piece]:
     """Decodes row groups from their start, since Parquet has no way into the middle of one, and stops early."""
-    if source.size() != ranges[0].file_bytes:
-        raise OSError(f"{source.size()} bytes; there were {ranges[0].file_bytes} when it was planned")
-    footer = pq.read_metadata(source)
-    file = pq.ParquetFile(source, metadata=footer, read_dictionary=_string_leaves(footer, schema))
+    if opened.size() != ranges[0].file_bytes:
+        raise OSError(f"{opened.size()} bytes; there were {ranges[0].file_bytes} when it was planned")
+    schema = source.schema
+    footer = pq.read_metadata(opened)
+    strings = _string_leaves(footer, schema)
+    # Files without checksums of their pages are read all the same.
+    file = pq.ParquetFile(opened, metadata=footer, read_dictionary=strings, page_checksum_verification=True)
     stored = set(footer.schema.to_arrow_schema().names)
-    if ranges[0].first_row >= JOINED_ROW:
-        held_out = None
+    held_out = None if ranges[0].first_row >= JOINED_ROW else source.held_out
     wanted = encoded_columns(schema) + ([held_out.column] if held_out is not None and held_out.column else [])
     names = [name for name in dict.fromkeys(wanted) if name in stored]
-    for run in _runs(ranges, footer):
+    has_lists = any("." in leaf for leaf in strings)
+    for run in _runs(ranges, footer, has_lists):
         row_index = np.concatenate([np.arange(rows.first_row, rows.first_row + rows.num_rows) for rows in run])
         skip, taken = run[0].start, 0
         for batch in file.iter_batches(_PIECE_ROWS, [rows.row_group for rows in run], names, use_threads=False):
@@ -149,7 +172,7 @@ def _file_pieces(
                 rows, positions = batch.slice(start, size), row_index[taken : taken + size]
                 if held_out is not None:
                     positions = np.where(is_held_out(rows, positions, held_out), -1, positions)
-                yield Piece(encode(rows, schema), positions)
+                yield Piece(source.encode(rows), positions)
             taken += size
             if taken == len(row_index):
                 break
@@ -157,7 +180,7 @@ def _file_pieces(
 
 def _string_leaves(footer: pq.FileMetaData, schema: Schema) -> list[str]:
     """Paths of the Parquet columns whose strings are read as dictionaries, since only distinct values are hashed."""
-    strings = {f.source for f in schema.sparse if f.type == "string"}
+    strings = {f.source for f in schema.sparse if f.type == "string"} | {schema.group_id}
     leaves = [footer.schema.column(i) for i in range(footer.num_columns)]
     return [
         leaf.path
@@ -167,11 +190,15 @@ def _string_leaves(footer: pq.FileMetaData, schema: Schema) -> list[str]:
     ]
 
 
-def _runs(ranges: Sequence[RowRange], footer: pq.FileMetaData) -> Iterator[list[RowRange]]:
-    """Ranges that can be decoded in one go: all rows between the first one's start and the last one's stop."""
+def _runs(ranges: Sequence[RowRange], footer: pq.FileMetaData, is_single: bool) -> Iterator[list[RowRange]]:
+    """Ranges that can be decoded in one go: all rows between the first one's start and the last one's stop.
+
+    Args:
+        is_single: one row group at a time, since Arrow cannot put dictionaries of several into lists.
+    """
     run: list[RowRange] = []
     for rows in ranges:
-        if run and (rows.start > 0 or run[-1].stop < footer.row_group(run[-1].row_group).num_rows):
+        if run and (is_single or rows.start > 0 or run[-1].stop < footer.row_group(run[-1].row_group).num_rows):
             yield run
             run = []
         run.append(rows)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from diurnal.config import Schema
+from diurnal.config.run import OnBadFile
 from diurnal.data.ids import ID_RULE, IncrementId
 from diurnal.data.partitions import Increment, is_ready, list_increments, read_increment, same_folder
 from diurnal.errors import DataError, Fault
 
 
 def select_increments(
-    path: str, schema: Schema, first: str | None = None, last: str | None = None, parts: int = 1
+    path: str,
+    schema: Schema,
+    first: str | None = None,
+    last: str | None = None,
+    parts: int = 1,
+    on_bad_file: OnBadFile = "refuse",
 ) -> list[Increment]:
     """The increments from `first` to `last`, in order of time, with their footers read and checked.
 
@@ -22,31 +28,55 @@ def select_increments(
         last: likewise, included, a day with all its hours and a folder with all its parts; `first` when None, or the
             dataset's last increment when both are None.
         parts: into how many increments every folder is cut by rows.
+        on_bad_file: as of `read_increment`.
 
     Raises:
         DataError: with the faults of all increments at once; also when one is not complete, or none is there.
     """
-    ids = list_increments(path, schema)
-    chosen = _in_range(ids, first, last, parts)
-    if not chosen:
-        span = f"{ids[0]} to {ids[-1]}" if ids else "none"
-        asked = " to ".join(dict.fromkeys(bound for bound in (first, last) if bound is not None)) or "any"
-        raise DataError([Fault(path, f"no increment for {asked}", f"the dataset has {span}", "choose a day of it")])
     increments: list[Increment] = []
     faults: list[Fault] = []
-    for folder, wanted in chosen.items():
+    for folder, wanted in choose_folders(list_increments(path, schema), path, first, last, parts).items():
         ready, reason = is_ready(path, folder, schema)
         if not ready:
-            fix = "wait for the writer, or change [readiness] of the schema"
-            faults.append(Fault(f"{path}: {folder}", reason, "the increment is complete", fix))
+            faults.append(not_complete(path, folder, reason))
             continue
         try:
-            increments += _cut(read_increment(path, folder, schema), wanted, parts)
+            increments += cut_wanted(read_increment(path, folder, schema, on_bad_file), wanted, parts)
         except DataError as error:
             faults += error.faults
     if faults:
         raise DataError(faults)
     return increments
+
+
+def choose_folders(
+    ids: Sequence[str], path: str, first: str | None, last: str | None, parts: int
+) -> dict[str, set[str]]:
+    """The folders, in order, that have increments from `first` to `last` as of `select_increments`, and which.
+
+    Args:
+        ids: of the dataset's folders, in order.
+
+    Raises:
+        DataError: there is none, or a bound is no increment's name.
+    """
+    chosen = _in_range(ids, first, last, parts)
+    if not chosen:
+        span = f"{ids[0]} to {ids[-1]}" if ids else "none"
+        asked = " to ".join(dict.fromkeys(bound for bound in (first, last) if bound is not None)) or "any"
+        raise DataError([Fault(path, f"no increment for {asked}", f"the dataset has {span}", "choose a day of it")])
+    return chosen
+
+
+def not_complete(path: str, folder: str, reason: str) -> Fault:
+    """An increment that is asked for too early."""
+    fix = "wait for the writer, or change [readiness] of the schema"
+    return Fault(f"{path}: {folder}", reason, "the increment is complete", fix)
+
+
+def cut_wanted(folder: Increment, wanted: Set[str], parts: int) -> list[Increment]:
+    """The increments that a folder is cut into, as far as they are wanted."""
+    return [increment for increment in folder.cut(parts) if increment.id in wanted]
 
 
 def wait_for_increments(
@@ -57,6 +87,7 @@ def wait_for_increments(
     parts: int,
     known: Set[str],
     now: float | None = None,
+    on_bad_file: OnBadFile = "refuse",
 ) -> list[Increment]:
     """One look for those that have become complete: the increments of the range that are not `known`, in order of time.
 
@@ -67,6 +98,7 @@ def wait_for_increments(
         first, last, parts: as of `select_increments`, but a range without an increment is an empty answer.
         known: ids of the increments that were returned before or are trained.
         now: seconds since 1970, for readiness by age; this machine's clock when None.
+        on_bad_file: as of `read_increment`.
 
     Raises:
         DataError: the next increment is complete but cannot be read or breaks the schema. Those before it are
@@ -80,7 +112,7 @@ def wait_for_increments(
         if not is_ready(path, folder, schema, now)[0]:
             break
         try:
-            increments += _cut(read_increment(path, folder, schema), wanted, parts)
+            increments += cut_wanted(read_increment(path, folder, schema, on_bad_file), wanted, parts)
         except DataError:
             if increments:
                 break
@@ -157,7 +189,3 @@ def _bound_faults(bound: str, parts: int) -> list[Fault]:
     if name.parts in (1, parts):
         return []
     return [Fault("day", bound, f"data.parts = {parts} of the configuration", f"set data.parts = {name.parts}")]
-
-
-def _cut(folder: Increment, wanted: Set[str], parts: int) -> list[Increment]:
-    return [increment for increment in folder.cut(parts) if increment.id in wanted]

@@ -12,13 +12,16 @@ from diurnal.config import Schema, Sparse
 from diurnal.data import hashing
 from diurnal.data.arrow import Ids, hash_strings, is_null, read_numbers, view_of
 from diurnal.data.inputs import read_feature
+from diurnal.data.past import NOTHING, Past
 from diurnal.errors import DataError, Fault
 
 Found = dict[str, np.ndarray]
 """Name of a count to how often it happened in each row, (n,) bool or integer."""
 
 
-def encode_sparse(rows: pa.RecordBatch, schema: Schema) -> tuple[tuple[np.ndarray, ...], np.ndarray, list[Found]]:
+def encode_sparse(
+    rows: pa.RecordBatch, schema: Schema, past: Past = NOTHING
+) -> tuple[tuple[np.ndarray, ...], np.ndarray, list[Found]]:
     """Table rows of each sparse feature, (N,) int32; ids per row, (F, n) uint8, or int32 if a row has more than 255;
     and what was found on the way."""
     columns = [read_feature(rows, feature, schema) for feature in schema.sparse]
@@ -29,7 +32,7 @@ def encode_sparse(rows: pa.RecordBatch, schema: Schema) -> tuple[tuple[np.ndarra
         if ids.missing:
             found[index]["missing_column_rows"] = np.ones(rows.num_rows, bool)
         room = mapper.room(0 if ids.leaf is None else len(ids.leaf))
-        size, row_lengths = _lay(ids, rows.num_rows, feature, schema, room, found[index])
+        size, row_lengths = _lay(ids, rows.num_rows, feature, schema, room, found[index], past)
         mapper.add(feature, size)
         lengths.append(row_lengths)
     longest = max(map(_longest, lengths))
@@ -90,7 +93,7 @@ class _Mapper:
 
 
 def _lay(
-    ids: Ids, num_rows: int, feature: Sparse, schema: Schema, bits: np.ndarray, found: Found
+    ids: Ids, num_rows: int, feature: Sparse, schema: Schema, bits: np.ndarray, found: Found, past: Past
 ) -> tuple[int, np.ndarray | int]:
     """Lays the ids at the front of `bits`, uint64 (N,), without those that are none and those beyond `max_length`.
 
@@ -116,6 +119,14 @@ def _lay(
         found["truncated"] = np.maximum(lengths - feature.max_length, 0)
         lengths = np.minimum(lengths, feature.max_length)
         bits = _compress(bits, position < feature.max_length)
+    if feature.mapping == "vocab":
+        if feature.type != "string":
+            hashing.hash_in_place(bits, schema.hash_seed)
+        bits[:] = past.vocabulary_rows(feature.name, bits)
+        unknown = bits == 0
+        if unknown.any():
+            row_of_id = np.repeat(np.arange(num_rows), lengths)
+            found["unknown"] = np.bincount(row_of_id[unknown], minlength=num_rows)
     return len(bits), lengths
 
 

@@ -88,6 +88,8 @@ class ReadTask:
     """In the order of streams; empty on a rank without streams, whose batches are padding alone."""
     held_out: HeldOut | None = None
     """Rows that become padding: they are in the steps, and are not learned there."""
+    past: str = ""
+    """Folder of what the increments before say of ids; empty for nothing."""
 
     def real_rows(self, step: int) -> int:
         """Real rows of the local batch of a step, counted from the increment's first one."""
@@ -170,6 +172,7 @@ class StreamPlan:
                         for i, lane in enumerate(lanes)
                     ),
                     held_out=self.increment.held_out,
+                    past=self.increment.past,
                 )
             )
             step = end
@@ -178,6 +181,10 @@ class StreamPlan:
     def of_own_rows(self) -> StreamPlan:
         """The same for the increment's own rows, with those that are held out."""
         return replace(self, increment=self.increment.own())
+
+    def seen_with(self, past: str) -> StreamPlan:
+        """The same rows with what other increments say of their ids: that is part of the version that scores them."""
+        return replace(self, increment=replace(self.increment, past=past))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"increment": self.increment.to_json()}

@@ -129,7 +129,7 @@ class Tally:
         self.label = LabelTally()
         self.weight = NumberTally()
         self.time = TimeTally()
-        self.dense = [NumberTally() for _ in schema.dense]
+        self.dense = [NumberTally() for _ in schema.columns_of_numbers]
         self.sparse = [SparseTally(IdCounts(size)) for _ in schema.sparse]
 
     def add(self, rows: pa.RecordBatch, schema: Schema, first_row: int, frame: Frame) -> None:
@@ -147,7 +147,7 @@ class Tally:
         if schema.event_time:
             chunk = column(rows, schema.event_time)
             self.time.add(np.full(n, NO_TIME) if chunk is None else read_times_us(chunk), frame)
-        for feature, tally in zip(schema.dense, self.dense, strict=True):
+        for feature, tally in zip(schema.columns_of_numbers, self.dense, strict=True):
             _add_dense(tally, feature, rows, sampled)
         for feature, tally in zip(schema.sparse, self.sparse, strict=True):
             _add_sparse(tally, feature, rows, schema, sampled)

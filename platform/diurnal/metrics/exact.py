@@ -46,6 +46,22 @@ def exact_calibration(logits: np.ndarray, labels: np.ndarray, weights: np.ndarra
     return float(weights @ np.exp(-np.logaddexp(0, -logits))) / positive if positive > 0 else None
 
 
+def exact_gauc(
+    logits: np.ndarray, labels: np.ndarray, groups: np.ndarray, weights: np.ndarray | None = None
+) -> float | None:
+    """Mean of the groups' AUCs, each weighted by its rows' weight, over the groups with both classes; None without
+    any. `groups` are any values that compare."""
+    weights = np.ones(len(logits)) if weights is None else np.asarray(weights, dtype=np.float64)
+    total = won = 0.0
+    for group in np.unique(groups):
+        mine = groups == group
+        auc = exact_auc(logits[mine], labels[mine], weights[mine])
+        if auc is not None:
+            total += float(weights[mine].sum())
+            won += float(weights[mine].sum()) * auc
+    return won / total if total > 0 else None
+
+
 def _counted(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

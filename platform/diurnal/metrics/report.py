@@ -48,6 +48,21 @@ class Report:
     """|auc - exact AUC| is at most this."""
     running_rate_ne: float | None = None
     """NE of predicting, for each global batch, the click rate of all rows before it: what a model has to beat."""
+    gauc: float | None = None
+    """Mean AUC of the groups that have both classes, each weighted by its rows' weight; see `metrics.groups`. This and
+    all numbers of groups are None where the schema declares no group."""
+    gauc_error: float | None = None
+    """Standard error that leaving groups out adds; 0 when none is, and `gauc` exact."""
+    gauc_groups: int | None = None
+    """Groups that `gauc` is the mean of."""
+    gauc_rows: int | None = None
+    """Their rows with weight and finite logit."""
+    gauc_share: float | None = None
+    """Share of all groups, by a hash, that was looked at; 1 is all of them."""
+    one_class_groups: int | None = None
+    """Groups that were looked at and have no AUC."""
+    rows_without_group: int | None = None
+    """Of all rows that were scored, those without weight included."""
     reason: str | None = None
 
     def to_dict(self) -> dict[str, int | float | str | None]:

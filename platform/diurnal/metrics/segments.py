@@ -1,4 +1,4 @@
-"""Which rows of a batch belong to a segment: those with one certain id of a feature."""
+"""Which rows of a batch belong to a segment: those with one certain id of a feature; and which id each row has."""
 
 from __future__ import annotations
 
@@ -27,15 +27,24 @@ def segment_rows(sparse: KeyedJaggedTensor, segments: Sequence[Segment]) -> torc
     Raises:
         KeyError: when a feature is not in the batch.
     """
-    lengths, values = sparse.lengths(), sparse.values()
-    stride = sparse.stride()
-    rows = torch.zeros((len(segments), stride), dtype=torch.bool, device=values.device)
-    if not stride or not len(values):
-        return rows
-    starts = lengths.cumsum(0) - lengths
-    column = {key: slice(k * stride, (k + 1) * stride) for k, key in enumerate(sparse.keys())}
+    ids = {feature: first_ids(sparse, feature) for feature in {segment.feature for segment in segments}}
+    rows = torch.zeros((len(segments), sparse.stride()), dtype=torch.bool, device=sparse.values().device)
     for s, segment in enumerate(segments):
-        mine = column[segment.feature]
-        first = values[starts[mine].clamp_max(len(values) - 1)]
-        rows[s] = (lengths[mine] > 0) & (first == segment.table_row)
+        rows[s] = ids[segment.feature] == segment.table_row
     return rows
+
+
+def first_ids(sparse: KeyedJaggedTensor, feature: str) -> torch.Tensor:
+    """(B,) int64 table row of the first id of each row, -1 where it has none; never waits for the device.
+
+    Raises:
+        KeyError: when the feature is not in the batch.
+    """
+    lengths, values, stride = sparse.lengths(), sparse.values(), sparse.stride()
+    place = {key: k * stride for k, key in enumerate(sparse.keys())}[feature]
+    if not stride or not len(values):
+        return torch.full((stride,), -1, dtype=torch.int64, device=values.device)
+    starts = lengths.cumsum(0) - lengths
+    mine = slice(place, place + stride)
+    first = values[starts[mine].clamp_max(len(values) - 1)].to(torch.int64)
+    return first.where(lengths[mine] > 0, -1)

@@ -62,28 +62,13 @@ class BinaryMetrics:
         assert logits.dim() == 1, logits.shape
         assert logits.shape == labels.shape == weights.shape, (logits.shape, labels.shape, weights.shape)
         logits, labels, weights = (rows.detach().to(self._state) for rows in (logits, labels, weights))
-        has_weight = weights != 0
-        is_finite = torch.isfinite(logits) & torch.isfinite(labels) & torch.isfinite(weights)
-        counts = has_weight & is_finite
-        logits = logits.where(counts, 0.0)
-        weights = weights.where(counts, 0.0)
-        is_positive = labels > 0.5
-        positive_weights = weights.where(is_positive, 0.0)
-        signed = logits.where(~is_positive, -logits)
-        log_losses = signed.clamp_min(0.0) + torch.log1p(torch.exp(-signed.abs()))
-        added = torch.stack(
-            [
-                (counts & ~is_positive).to(weights),
-                (counts & is_positive).to(weights),
-                (has_weight & ~is_finite).to(weights),
-                weights - positive_weights,
-                positive_weights,
-                weights * torch.sigmoid(logits),
-                weights * log_losses,
-            ]
-        ).sum(dim=1)
+        of_rows = row_sums(logits, labels, weights)
+        added = of_rows.sum(dim=1)
         sums, by_step, histogram = self._parts()
         sums += added
+        weights = of_rows[_CLASS_WEIGHTS].sum(dim=0)
+        logits = logits.where(weights != 0, 0.0)
+        is_positive = labels > 0.5
         histogram.view(-1).index_add_(0, logit_bins(logits, self.bins) + self.bins * is_positive, weights)
         if self.num_steps:
             assert step in range(self.num_steps), (step, self.num_steps)
@@ -152,6 +137,30 @@ class BinaryMetrics:
         """Views: `SUMS`; weight of (negatives, positives) per step; weight of (negatives, positives) per bin."""
         sums, by_step, histogram = self._state.split([len(SUMS), 2 * self.num_steps, 2 * self.bins])
         return sums, by_step.view(2, self.num_steps), histogram.view(2, self.bins)
+
+
+def row_sums(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """`SUMS` of each row, (7, B): all (B,), float64, labels 0 or 1. A row of weight 0 has nothing but zeros."""
+    has_weight = weights != 0
+    is_finite = torch.isfinite(logits) & torch.isfinite(labels) & torch.isfinite(weights)
+    counts = has_weight & is_finite
+    logits = logits.where(counts, 0.0)
+    weights = weights.where(counts, 0.0)
+    is_positive = labels > 0.5
+    positive_weights = weights.where(is_positive, 0.0)
+    signed = logits.where(~is_positive, -logits)
+    log_losses = signed.clamp_min(0.0) + torch.log1p(torch.exp(-signed.abs()))
+    return torch.stack(
+        [
+            (counts & ~is_positive).to(weights),
+            (counts & is_positive).to(weights),
+            (has_weight & ~is_finite).to(weights),
+            weights - positive_weights,
+            positive_weights,
+            weights * torch.sigmoid(logits),
+            weights * log_losses,
+        ]
+    )
 
 
 def logit_bins(logits: torch.Tensor, bins: int) -> torch.Tensor:

@@ -20,6 +20,9 @@ PROGRESSIVE = "progressive"
 EVAL = "eval"
 """Section of the scores of a frozen version over an increment that it has not seen."""
 
+SLICE = "slice"
+"""Section of the progressive scores of the rows of one id, `slice/<feature>.<id>.<number>`."""
+
 TRAIN_LOG_LOSS = "train/log_loss"
 TRAIN_SKIPPED_STEPS = "train/skipped_steps"
 TRAIN_GLOBAL_STEP = "train/global_step"
@@ -97,6 +100,13 @@ _REPORT = {
     "auc_error": "bound on what the histogram adds to or takes from the AUC",
     "calibration": "mean prediction over mean label; 1 is right",
     "running_rate_ne": "NE of predicting the click rate of all rows before",
+    "gauc": "mean AUC of the groups with both classes, weighted by their rows; where the schema has a group",
+    "gauc_error": "standard error of it from the groups that were left out; 0 when none was",
+    "gauc_groups": "groups that it is the mean of",
+    "gauc_rows": "rows of these groups",
+    "gauc_share": "share of all groups, by a hash, that was looked at",
+    "one_class_groups": "groups that were looked at and have rows of one class alone",
+    "rows_without_group": "rows that belong to no group",
 }
 
 METRICS: Mapping[str, str] = MappingProxyType(
@@ -178,6 +188,8 @@ USED = "used"
 CONFIG_ARTIFACT = "config.json"
 PLAN_ARTIFACT = "plan.txt"
 CALIBRATION_ARTIFACT = "calibration.png"
+LIFT_ARTIFACT = "lift.png"
+SLICES_ARTIFACT = "slices.csv"
 
 
 def identity(model: str, increment_id: str | None) -> dict[str, str]:
@@ -238,6 +250,16 @@ def report_tags(section: str, report: Mapping[str, object]) -> dict[str, str]:
     return {undefined_tag(section): str(report.get("reason") or "")}
 
 
+def slice_metrics(slices: Iterable[Mapping[str, object]]) -> dict[str, float | None]:
+    """NE and calibration of slices (`Slice.to_dict()`): `slice/country.NZ.ne`. An id that the store's alphabet does
+    not have room for is spelled by it."""
+    return {
+        f"{SLICE}/{_flat(one['feature'])}.{_flat(one['id'])}.{name}": _number(one[name])
+        for one in slices
+        for name in ("ne", "calibration")
+    }
+
+
 def count_metrics(counts: Mapping[str, int]) -> dict[str, float | None]:
     """Metrics of encode's counts `kind/feature/what`: a total per what, and each feature that is not zero.
 
@@ -270,6 +292,11 @@ def defined(metrics: Mapping[str, float | None]) -> Iterable[tuple[str, float]]:
 def store_key(key: str) -> str:
     """`key` within MLflow's alphabet and length, so that one odd name does not refuse a whole batch."""
     return re.sub(r"[^A-Za-z0-9_\-./ ]", "_", key)[:250]
+
+
+def _flat(text: object) -> str:
+    """Without slashes, which make sections, and short enough that what follows it is not cut off."""
+    return str(text).replace("/", "_")[:100]
 
 
 def _number(value: object) -> float | None:

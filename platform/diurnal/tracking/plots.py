@@ -42,6 +42,35 @@ def calibration_png(prediction: np.ndarray, rate: np.ndarray, weight: np.ndarray
     return _png(figure)
 
 
+def lift_png(prediction: np.ndarray, rate: np.ndarray, weight: np.ndarray, title: str = "lift") -> bytes:
+    """What a ranking by the predictions gains: the part of all clicks among the rows with the highest predictions, and
+    the click rate of each group over that of all rows.
+
+    The dotted curve is a ranking that puts all clicks first, the dashed one a ranking by chance.
+
+    Args:
+        prediction: (G,) mean prediction of each group, ascending.
+        rate: (G,) mean label of each group.
+        weight: (G,) weight of each group.
+        title: over the plot.
+    """
+    figure, (gain, lift) = _row_of_axes((10, 4.5), 2)
+    figure.suptitle(title)
+    clicks, rows = np.cumsum((rate * weight)[::-1]), np.cumsum(weight[::-1])
+    if len(prediction) == 0 or clicks[-1] == 0:
+        gain.text(0.5, 0.5, "no rows" if len(prediction) == 0 else "no clicks", ha="center", transform=gain.transAxes)
+        return _png(figure)
+    share, base_rate = np.concatenate([[0.0], rows / rows[-1]]), clicks[-1] / rows[-1]
+    gain.plot([0, base_rate, 1], [0, 1, 1], color="grey", linewidth=1, linestyle=":")
+    gain.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--")
+    gain.plot(share, np.concatenate([[0.0], clicks / clicks[-1]]), marker=".", linewidth=2)
+    gain.set(xlabel="share of rows, highest predictions first", ylabel="share of all clicks")
+    lift.bar(share[:-1], rate[::-1] / base_rate, width=np.diff(share), align="edge", edgecolor="white")
+    lift.axhline(1.0, color="grey", linewidth=1, linestyle="--")
+    lift.set(xlabel="share of rows, highest predictions first", ylabel="click rate over that of all rows")
+    return _png(figure)
+
+
 def days_png(days: Sequence[str], curves: Mapping[str, Sequence[float | None]], title: str) -> bytes:
     """Normalized entropy over days, lower is better; an undefined value is a gap.
 
@@ -88,13 +117,19 @@ def staleness_png(
 
 
 def _axes(inches: tuple[float, float], **labels: str) -> tuple[Figure, Axes]:
+    figure, (axes,) = _row_of_axes(inches, 1)
+    axes.set(**labels)
+    return figure, axes
+
+
+def _row_of_axes(inches: tuple[float, float], number: int) -> tuple[Figure, Sequence[Axes]]:
     """A figure that belongs to no window and to no thread."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=inches, layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.add_subplot(**labels)
+    return figure, [figure.add_subplot(1, number, place + 1) for place in range(number)]
 
 
 def _png(figure: Figure) -> bytes:

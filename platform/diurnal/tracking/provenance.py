@@ -84,7 +84,7 @@ def _columns(schema: Schema) -> MlflowSchema:
         "timestamp": DataType.datetime,
     }
     columns = [ColSpec(DataType.string if schema.label.is_spelled else DataType.double, schema.label.column)]
-    columns += [ColSpec(DataType.double, f.source, required=f.required) for f in schema.dense]
+    columns += [ColSpec(DataType.double, f.source, required=f.required) for f in schema.columns_of_numbers]
     for feature in (feature for feature in schema.sparse if not feature.cross):
         kind = kinds[feature.type]
         columns.append(ColSpec(Array(kind) if feature.many else kind, feature.source, required=feature.required))

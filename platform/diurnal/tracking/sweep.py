@@ -1,4 +1,5 @@
-"""Closes runs that say RUNNING though nobody works on them: their process was killed, and MLflow does not notice."""
+"""Closes runs that say RUNNING though nobody works on them: their process was killed, and MLflow does not notice.
+And those that say that they failed although what they did was committed before their process came to its end."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def sweep_runs(config: Config, is_alive: Callable[[str], bool], committed: Collection[str]) -> list[str]:
-    """Ends the RUNNING runs of this model that nobody works on; those of other models stay as they are.
+    """Ends the runs of this model that nobody works on; those of other models stay as they are.
 
     Args:
         is_alive: whether somebody works on an increment; asked with `names.LINEAGE`, whether anybody trains the model.
             Asked after the runs were read, so that a run that begins meanwhile is not closed.
-        committed: increments with a committed version. Their runs end as FINISHED, others as KILLED. The lineage run
-            ends as the increment's run did that was created last.
+        committed: increments with a committed version. Their runs end as FINISHED, others that are RUNNING as KILLED.
+            The lineage run ends as the increment's run did that was created last.
 
     Returns:
         What was closed, `<name of the run>: <status>`.
@@ -58,10 +59,12 @@ def _sweep(
     if experiment is None:
         return []
     query = f"tags.`{names.TAG_MODEL}` = '{config.name}'"
-    running = _search(client, experiment.experiment_id, f"{query} and attributes.status = 'RUNNING'")
+    found = _search(client, experiment.experiment_id, f"{query} and attributes.status != 'FINISHED'")
     closed: list[str] = []
-    for run in sorted(running, key=_lineage_last):
+    for run in sorted(found, key=_lineage_last):
         increment = run.data.tags.get(names.TAG_INCREMENT)
+        if run.info.status != "RUNNING" and increment not in committed:
+            continue
         if is_alive(increment or names.LINEAGE):
             continue
         if increment is None:

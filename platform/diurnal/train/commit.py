@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from diurnal.checkpoint.compatibility import resets_optimizer
@@ -35,10 +36,16 @@ COUNTS = "counts"
 PROGRESSIVE = "progressive"
 """Key among a version's metrics: report of the scores of its rows before they were learned."""
 
+SLICES = "slices"
+"""Key among a version's metrics: the same for each id of the features that `metrics.slices` names."""
+
 ROWS = "rows"
 """Key among a version's metrics: rows that it learned, those without weight included."""
 
 SKIPPED_STEPS = "skipped_steps"
+
+QUARANTINED = "quarantined_files"
+"""Key among a version's metrics: files of the increment that could not be read, and were left out."""
 
 LAST_COMMIT_S = 30.0
 """How long a worker that has failed waits for a commit that it had begun."""
@@ -133,9 +140,11 @@ class Committer:
             EVALUATED: evaluated and evaluated["report"],
             TRIAL: progress.trial,
             PROGRESSIVE: learned.report.to_dict(),
+            SLICES: [one.to_dict() for one in learned.slices],
             COUNTS: learned.counts,
             ROWS: learned.rows,
             SKIPPED_STEPS: learned.num_skipped_steps,
+            QUARANTINED: list(progress.plan.increment.quarantined_files),
             "skipped_rows": learned.num_skipped_rows,
         }
         self.settle()
@@ -172,6 +181,8 @@ class Committer:
             recipe=plan.recipe(),
             joined=tuple(asdict(file) for file in plan.increment.joined),
             held_out=plan.increment.held_out and plan.increment.held_out.to_json(),
+            past=PurePath(plan.increment.past).name,
+            past_after=PurePath(fit.past_after).name,
             watermark_us=carried.watermark_us,
             metrics={**metrics, RUNNING_RATE: carried.running_rate},
         )

@@ -15,6 +15,7 @@ from diurnal.checkpoint.history import History
 from diurnal.config import Config
 from diurnal.data.holdout import located, slices_folder
 from diurnal.data.partitions import HeldOut, Increment, ParquetFile
+from diurnal.data.past import Pasts
 from diurnal.data.streams import StreamPlan, plan_increment
 from diurnal.errors import CheckpointError, ConfigError
 from diurnal.ledger.claims import Ledger
@@ -108,6 +109,7 @@ class TrainingDesk:
         self._history = history
         self._ledger = ledger
         self._lease = lease
+        self._pasts = Pasts.of(config)
         self._todo = list(todo)
         self._more = more
         self._say = say
@@ -247,16 +249,19 @@ class TrainingDesk:
         held_out = lineage and lineage.held_out
         left = self._found(HeldOut.from_json(held_out).files) if held_out else ()
         number, path = (parent.number, parent.path) if parent else (None, "")
+        past = lineage.past_after if lineage else ""
         fits = []
         for index, increment in enumerate(increments):
             if resumed is not None and index == 0:
                 plan = self._plan_again(increment, resumed)
             else:
-                plan = plan_of(self._config, replace(increment, joined=left))
+                plan = plan_of(self._config, replace(increment, joined=left, past=self._pasts.path(past)))
+            past = self._pasts.after(plan.increment)
             attempt = tried.get(increment.id, 0) + 1
             trial = self._trial_of(plan.increment)
             json = plan.to_json()
-            fits.append(Fit(json, increment.fingerprint, done + 1 + index, attempt, number, path, trial))
+            known = done + 1 + index, attempt, number, path, trial, self._pasts.path(past)
+            fits.append(Fit(json, increment.fingerprint, *known))
             number, path = done + 1 + index, ""
             left = plan.increment.held_out.files if plan.increment.held_out else ()
         return fits
@@ -268,7 +273,8 @@ class TrainingDesk:
         held_out = HeldOut.from_json(lineage.held_out) if lineage.held_out else None
         if held_out is not None:
             held_out = replace(held_out, files=self._found(held_out.files))
-        return StreamPlan.from_recipe(replace(increment, joined=joined, held_out=held_out), lineage.recipe)
+        increment = replace(increment, joined=joined, held_out=held_out, past=self._pasts.path(lineage.past))
+        return StreamPlan.from_recipe(increment, lineage.recipe)
 
     def _found(self, files: Iterable[ParquetFile]) -> tuple[ParquetFile, ...]:
         """Held-out rows where they are now: the storage may have moved since a version named them."""
@@ -343,6 +349,10 @@ class TrainingDesk:
                 self._lease.end_attempt(commit.increment, attempt.attempt, "committed")
         kept = self._config.checkpoint
         self._history.sweep(self._lease, kept.keep, commit, kept.keep_versions if commit.is_final else 0)
+        if commit.is_final and kept.keep_versions:
+            lineages = [self._history.store.at(other.path).manifest().lineage for other in self._history.commits()]
+            named = {name for lineage in lineages for name in (lineage.past, lineage.past_after)}
+            self._pasts.sweep(named, [increment.id for increment in self._todo])
 
 
 class ScoringDesk:

@@ -10,11 +10,16 @@ import torch
 
 from diurnal.data.audit import RowAudit
 from diurnal.data.batch import Batch
+from diurnal.metrics.groups import GroupRows
+from diurnal.metrics.slices import SliceSums
 from diurnal.metrics.state import BinaryMetrics
 from diurnal.train.setup import Learner
 from diurnal.train.trial import TrialSums
 
 _NEVER = torch.iinfo(torch.int64).min
+_GROUPS = ("groups", "group_scores")
+_SLICE = "slice/"
+"""Names, and the beginning of names, among the tensors of a resume point."""
 
 
 @dataclass
@@ -43,15 +48,34 @@ class Pass:
     started_s: float = field(default_factory=time.perf_counter)
     blocks: TrialSums | None = None
     """Sums that versions are compared by; only where one is judged."""
+    groups: GroupRows | None = None
+    """Rows that GAUC is computed from; only where the schema has groups."""
+    slices: SliceSums | None = None
+    """Sums for each id of the features that `metrics.slices` names, if it names some."""
 
     @staticmethod
     def new(learner: Learner, num_steps: int) -> Pass:
+        """One that is shown; versions are judged without its groups and slices."""
+        settings, schema, device = learner.config.metrics, learner.config.dataset, learner.device
+        done = Pass.bare(learner, num_steps)
+        done.groups = GroupRows(settings.group_rows, device) if schema.group_id else None
+        done.slices = SliceSums(schema, settings.slices, device) if settings.slices else None
+        return done
+
+    @staticmethod
+    def bare(learner: Learner, num_steps: int) -> Pass:
+        """One without groups and slices."""
         metrics = BinaryMetrics(learner.config.metrics.auc_bins, num_steps, learner.device)
         return Pass(metrics, np.zeros(len(learner.count_names), np.int64))
 
     def add_scores(self, logits: torch.Tensor, batch: Batch) -> None:
         """Adds what the model answered to a batch: (B,) logits."""
         self.metrics.update(logits, batch.labels, batch.weights, step=batch.step)
+        if self.groups is not None and batch.groups is not None:
+            real = slice(batch.num_rows)
+            self.groups.update(logits[real], batch.labels[real], batch.weights[real], batch.groups[real])
+        if self.slices is not None:
+            self.slices.update(logits, batch.labels, batch.weights, batch.sparse)
         if self.blocks is not None:
             self.blocks.update(logits, batch)
 
@@ -68,16 +92,21 @@ class Pass:
         numbers = [self.num_steps, self.num_skipped_steps, self.num_rows, self.num_skipped_rows]
         watermark = _NEVER if self.watermark_us is None else self.watermark_us
         wall_s = self.wall_s + time.perf_counter() - self.started_s
+        numbers_of_groups = {} if self.groups is None else dict(zip(_GROUPS, self.groups.to_tensors(), strict=True))
+        slices = {} if self.slices is None else self.slices.sums
         return {
             "metrics": self.metrics.to_vector(),
             "counts": torch.from_numpy(self.counts.copy()),
             "audit": torch.from_numpy(self.audit.to_array().copy()),
             "numbers": torch.tensor([*numbers, watermark], dtype=torch.int64),
             "seconds": torch.tensor([self.wait_s + self.feed_wait_s, wall_s], dtype=torch.float64),
+            **numbers_of_groups,
+            **{f"{_SLICE}{feature}": sums for feature, sums in slices.items()},
         }
 
     def go_on(self, first: dict[str, torch.Tensor], shares: list[dict[str, torch.Tensor]]) -> None:
-        """Makes a new pass continue one that was saved.
+        """Makes a new pass continue one that was saved. Groups and slices that were not counted from its beginning on
+        are not counted.
 
         Args:
             first: of rank 0 of then; steps are counted alike on all ranks.
@@ -85,10 +114,19 @@ class Pass:
         """
         self.num_steps, self.num_skipped_steps = first["numbers"][:2].tolist()
         self.wait_s, self.wall_s = first["seconds"].tolist()
+        if _GROUPS[0] not in first:
+            self.groups = None
+        if self.slices is not None:
+            self.slices.keep_only(_slices_in(first))
         for share in shares:
             self.metrics.merge(BinaryMetrics.from_vector(share["metrics"], self.metrics.bins, self.metrics.num_steps))
             self.counts += share["counts"].numpy()
             self.audit.merge(RowAudit.from_array(share["audit"].numpy()))
+            if self.groups is not None:
+                numbers, scores = (share[name] for name in _GROUPS)
+                self.groups.merge(GroupRows.from_tensors(numbers, scores, self.groups.max_rows))
+            if self.slices is not None:
+                self.slices.merge(_slices_in(share))
             _, _, num_rows, num_skipped_rows, watermark = share["numbers"].tolist()
             self.num_rows += num_rows
             self.num_skipped_rows += num_skipped_rows
@@ -99,3 +137,8 @@ class Pass:
         self.wait_s += self.feed_wait_s
         self.wall_s += time.perf_counter() - self.started_s
         return self
+
+
+def _slices_in(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """By feature."""
+    return {name.removeprefix(_SLICE): sums for name, sums in tensors.items() if name.startswith(_SLICE)}

@@ -14,6 +14,7 @@ from diurnal.checkpoint.manifest import Manifest, schema_hash
 from diurnal.checkpoint.store import Store, Version
 from diurnal.config import Config
 from diurnal.data.partitions import Increment
+from diurnal.data.past import Pasts
 from diurnal.data.selection import select_increments
 from diurnal.errors import CheckpointError, Fault
 from diurnal.ledger.claims import Ledger
@@ -119,12 +120,17 @@ def evaluate(config: Config, number: int, increment_id: str, progress: Progress 
     """
     started_s, progress = time.time(), progress or Progress(table=False)
     check_stack()
-    increments = select_increments(config.data.path, config.dataset, increment_id, parts=config.data.parts)
+    data = config.data
+    increments = select_increments(
+        data.path, config.dataset, increment_id, parts=data.parts, on_bad_file=data.on_bad_file
+    )
     with Ledger.of(config) as ledger:
         history = History(Store(config.storage, config.name), ledger, config.name)
         version = history.version(number)
     refuse_what_does_not_fit(version, config)
-    fits = [Fit(plan_of(config, increment).to_json(), increment.fingerprint, 0, 0) for increment in increments]
+    past = Pasts.of(config).path(version.manifest().lineage.past_after)
+    seen = [(plan_of(config, increment).seen_with(past), increment.fingerprint) for increment in increments]
+    fits = [Fit(plan.to_json(), fingerprint, 0, 0) for plan, fingerprint in seen]
     desk = ScoringDesk(Start(0, history.store.path_of(version), False, tuple(fits), 1))
     with worker_groups(config, "evaluate", progress, started_s) as groups:
         watch = groups.run(desk, lambda _: None)

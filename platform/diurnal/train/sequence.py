@@ -33,7 +33,7 @@ from diurnal.train.pulse import Phase, Pulse, mark_forward
 from diurnal.train.setup import Learner, build_learner
 from diurnal.train.spec import Fit, Spec, Start, Trial
 from diurnal.train.totals import Totals, add_up, summed
-from diurnal.train.trial import BASELINE, JUDGED, TABLES, TrialSums, rounds
+from diurnal.train.trial import BASELINE, JUDGED, TABLES, TrialSums, What, Who, rounds
 
 MORE_EVERY_S = 1.0
 
@@ -120,11 +120,11 @@ class WorkerSequence:
             if resumed is not None and index == 0:
                 yield partial(self._learner.feed, plan, resumed.position.steps)
             else:
-                for _, what in rounds(fit, self._has_parent or index > 0):
-                    yield partial(self._learner.feed, _slice_of(fit) if what == "slice" else plan.of_own_rows())
+                for who, what in rounds(fit, self._has_parent or index > 0):
+                    yield partial(self._learner.feed, _seen_by(who, what, fit, plan))
                 yield partial(self._learner.feed, plan)
             if fit.trial is not None and fit.trial.slice is not None:
-                yield partial(self._learner.feed, _slice_of(fit))
+                yield partial(self._learner.feed, _slice_of(fit, fit.past_after))
 
     def _fit(self, fit: Fit, plan: StreamPlan, feeds: Iterator[Feed]) -> bool:
         progress, rows_done = self._begin(fit, plan), 0
@@ -142,7 +142,7 @@ class WorkerSequence:
         self._orders.learns = False
         if self._orders.is_stopped:
             return False
-        learned = add_up(self._learner, done, self._carried.running_rate)
+        learned = add_up(self._learner, done, self._carried.running_rate, fit.trial.named if fit.trial else ())
         _refuse_other_rows(self._learner, plan, learned)
         self._tell_totals("learned", plan.increment_id, learned)
         self._carried = self._carried.after(learned)
@@ -163,7 +163,7 @@ class WorkerSequence:
             if path != loaded:
                 self._load(path)
                 loaded = path
-            scored = _slice_of(fit) if what == "slice" else plan.of_own_rows()
+            scored = _seen_by(who, what, fit, plan)
             mode = "score" if progress.evaluated is None else "judge"
             totals, evidence = self._score(scored, next(feeds), trial, mode)
             if progress.evaluated is None:
@@ -190,20 +190,20 @@ class WorkerSequence:
         fit, trial = progress.fit, progress.fit.trial
         measured = progress.trial = {**(progress.trial or {}), TABLES: health(self._learner)}
         if trial is not None and trial.slice is not None:
-            _, evidence = self._score(_slice_of(fit), next(feeds), trial, "judge")
+            _, evidence = self._score(_slice_of(fit, fit.past_after), next(feeds), trial, "judge")
             measured[JUDGED] = {"number": fit.number, "evidence": evidence and evidence.to_json()}
 
     def _begin(self, fit: Fit, plan: StreamPlan) -> Progress:
         increment, resumed = plan.increment_id, self._resumed
         self._orders.increment, self._orders.num_rows = increment, plan.num_rows
+        begun: dict[str, Any] = {"rows": plan.num_rows, "quarantined_files": plan.increment.quarantined_files}
+        begun |= {"parent": fit.parent, "attempt": fit.attempt, "number": fit.number}
         if resumed is None:
-            begun = {"rows": plan.num_rows, "rows_done": 0, "parent": fit.parent}
-            self._tell("increment", increment, **begun, attempt=fit.attempt, number=fit.number)
+            self._tell("increment", increment, **begun, rows_done=0)
             return Progress(fit, plan, Pass.new(self._learner, plan.num_steps), None)
         done = self._committer.load_pass(self._start.path, plan)
         evaluated = resumed.metrics[EVALUATED]
-        begun = {"rows": plan.num_rows, "rows_done": resumed.position.rows, "parent": fit.parent}
-        self._tell("increment", increment, **begun, attempt=fit.attempt, number=fit.number)
+        self._tell("increment", increment, **begun, rows_done=resumed.position.rows)
         if evaluated is not None:
             self._tell("evaluated", increment, **evaluated)
         return Progress(fit, plan, done, evaluated, resumed.metrics.get(TRIAL))
@@ -218,11 +218,12 @@ class WorkerSequence:
             curve.point(done, batch.step + 1)
             return True
 
-        begun = Pass.new(self._learner, plan.num_steps)
+        make = Pass.bare if mode == "judge" else Pass.new
+        begun = make(self._learner, plan.num_steps)
         if trial is not None:
             begun.blocks = TrialSums(plan.num_rows, trial.segments, self._learner.device)
         done = score(self._learner, feed, begun, self._pulse, on_step)
-        totals = add_up(self._learner, done, self._carried.running_rate)
+        totals = add_up(self._learner, done, self._carried.running_rate, trial.named if trial else ())
         return totals, done.blocks and done.blocks.evidence()
 
     def _wish(self) -> Wishes:
@@ -313,10 +314,16 @@ def ask(link: Link, question: Question, increment: str = "", /, **data: Any) -> 
     return answer[0]
 
 
-def _slice_of(fit: Fit) -> StreamPlan:
+def _seen_by(who: Who, what: What, fit: Fit, plan: StreamPlan) -> StreamPlan:
+    """Rows that a version scores before the increment is learned, each version with its own past."""
+    past = fit.trial.baseline_past if fit.trial is not None and who == "baseline" else plan.increment.past
+    return _slice_of(fit, past) if what == "slice" else plan.of_own_rows().seen_with(past)
+
+
+def _slice_of(fit: Fit, past: str) -> StreamPlan:
     assert fit.trial is not None
     assert fit.trial.slice is not None
-    return StreamPlan.from_json(fit.trial.slice)
+    return StreamPlan.from_json(fit.trial.slice).seen_with(past)
 
 
 def _refuse_other_rows(learner: Learner, plan: StreamPlan, learned: Totals) -> None:

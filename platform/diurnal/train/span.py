@@ -38,7 +38,10 @@ class Span:
             if found := self._look():
                 return found
             time.sleep(min(LOOK_EVERY_S, keep_alive))
-        found = select_increments(config.data.path, config.dataset, self._first, self._last, parts=config.data.parts)
+        data = config.data
+        found = select_increments(
+            data.path, config.dataset, self._first, self._last, data.parts, on_bad_file=data.on_bad_file
+        )
         self._known |= {increment.id: increment for increment in found}
         return found
 
@@ -69,9 +72,9 @@ class Span:
         return dataset_of(self._config, increment_id, increment.fingerprint, increment.num_rows)
 
     def _look(self) -> list[Increment]:
-        config = self._config
+        data, schema, known = self._config.data, self._config.dataset, self._known.keys()
         found = wait_for_increments(
-            config.data.path, config.dataset, self._first, self._last, config.data.parts, self._known.keys()
+            data.path, schema, self._first, self._last, data.parts, known, on_bad_file=data.on_bad_file
         )
         self._known |= {increment.id: increment for increment in found}
         return found

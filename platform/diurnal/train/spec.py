@@ -34,10 +34,14 @@ class Trial:
     """The version to compare with: the champion, or the parent while there is none."""
     baseline_path: str
     """Its folder below `versions/`."""
+    baseline_past: str
+    """Folder of its `data.past`."""
     slice: dict[str, Any] | None
     """A `data.streams.StreamPlan` of the rows that are held out, as JSON: the version that the increment ends in is
     judged on them. None: its parent is judged on the whole increment, before that is learned."""
     segments: tuple[Segment, ...] = ()
+    named: tuple[Segment, ...] = ()
+    """Tell which ids the slices of `metrics.slices` are about."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Fit:
     """Its folder below `versions/`; empty when it is not committed yet, so that the workers have it."""
     trial: Trial | None = None
     """None: nothing is judged."""
+    past_after: str = ""
+    """Folder of the `data.past` of the version that is committed; the plan has the one that it is learned with."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from diurnal.errors import CheckpointError
 from diurnal.ledger.records import Commit
 from diurnal.tracking import names
 from diurnal.tracking.mlflow import Committed, Dataset, Tracker
-from diurnal.train.commit import COUNTS, EVALUATED, PROGRESSIVE, ROWS, SKIPPED_STEPS
+from diurnal.train.commit import COUNTS, EVALUATED, PROGRESSIVE, QUARANTINED, ROWS, SKIPPED_STEPS, SLICES
 
 AGAIN = 14
 """Versions that are told again when a process starts."""
@@ -25,6 +25,7 @@ def summary_of(
     skipped_steps: int,
     rows: int,
     evaluated: Mapping[str, Any] | None,
+    slices: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, float | None]:
     """Metrics that depend on rows and model alone.
 
@@ -32,6 +33,7 @@ def summary_of(
         report: of the scores before rows were learned.
         rows: all that were learned.
         evaluated: report of the version before; None without one.
+        slices: the same as `report`, for each id (`Slice.to_dict()`).
     """
     return {
         **names.report_metrics(names.PROGRESSIVE, report),
@@ -39,6 +41,7 @@ def summary_of(
         names.TRAIN_SKIPPED_STEPS: skipped_steps,
         names.DATA_ROWS: rows,
         **(names.report_metrics(names.EVAL, evaluated) if evaluated else {}),
+        **names.slice_metrics(slices),
     }
 
 
@@ -62,7 +65,9 @@ def _committed(config: Config, history: History, commit: Commit) -> Committed | 
     except (OSError, CheckpointError):  # what people see is not worth the training
         return None
     report, rows = metrics[PROGRESSIVE], metrics.get(ROWS, commit.rows)
+    left_out = {names.DATA_QUARANTINED_FILES: len(metrics.get(QUARANTINED, ()))}
     counts, skipped = metrics.get(COUNTS, {}), metrics.get(SKIPPED_STEPS, 0)  # not in those of earlier releases
-    summary = summary_of(report, counts, skipped, rows, metrics.get(EVALUATED))
+    summary = summary_of(report, counts, skipped, rows, metrics.get(EVALUATED), metrics.get(SLICES, ()))
     dataset = dataset_of(config, commit.increment, commit.fingerprint, commit.rows)
-    return Committed(commit.increment, commit.attempt, commit.parent, commit.number, dataset, summary, commit.rows)
+    numbers = commit.increment, commit.attempt, commit.parent, commit.number
+    return Committed(*numbers, dataset, {**summary, **left_out}, commit.rows)

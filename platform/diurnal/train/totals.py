@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from diurnal.data.audit import RowAudit
+from diurnal.metrics.groups import Grouped, GroupRows, group_sums, lowest_level
 from diurnal.metrics.report import Report
+from diurnal.metrics.segments import Segment
+from diurnal.metrics.slices import Slice, SliceSums, slices_of
 from diurnal.metrics.state import BinaryMetrics, Reliability
 from diurnal.train.passes import Pass
 from diurnal.train.setup import Learner
@@ -22,6 +27,7 @@ class Totals:
     """A pass over an increment, all ranks together; the same on every rank."""
 
     report: Report
+    slices: tuple[Slice, ...]
     reliability: Reliability
     rows: int
     """Real rows that were read: all of the increment's."""
@@ -44,6 +50,7 @@ class Totals:
     def to_dict(self) -> dict[str, Any]:
         return {
             "report": self.report.to_dict(),
+            "slices": [one.to_dict() for one in self.slices],
             "rows": self.rows,
             "counts": self.counts,
             "watermark_us": self.watermark_us,
@@ -56,11 +63,14 @@ class Totals:
         }
 
 
-def add_up(learner: Learner, done: Pass, prior: tuple[float, float] = (0.0, 0.0)) -> Totals:
+def add_up(
+    learner: Learner, done: Pass, prior: tuple[float, float] = (0.0, 0.0), named: Sequence[Segment] = ()
+) -> Totals:
     """Merges sums and histograms over the ranks, then computes the numbers once: nothing is averaged.
 
     Args:
         prior: weight of clicks and of all rows that the running-rate baseline knows beforehand.
+        named: segments that tell which ids slices are about.
     """
     state = reduced(done.metrics.to_vector(), dist.ReduceOp.SUM)
     metrics = BinaryMetrics.from_vector(state, done.metrics.bins, done.metrics.num_steps)
@@ -70,8 +80,12 @@ def add_up(learner: Learner, done: Pass, prior: tuple[float, float] = (0.0, 0.0)
     (watermark_us,) = reduced(watermark.to(learner.device), dist.ReduceOp.MAX).tolist()
     times = torch.tensor([done.wall_s, done.wait_s / max(done.wall_s, 1e-9)], dtype=torch.float64)
     wall_s, wait_share = reduced(times.to(learner.device), dist.ReduceOp.MAX).tolist()
+    report = metrics.compute(*prior)
+    if done.groups is not None:
+        report = grouped(done.groups, learner.device).added_to(report)
     return Totals(
-        report=metrics.compute(*prior),
+        report=report,
+        slices=() if done.slices is None else _slices(learner, done.slices, named),
         reliability=metrics.reliability(),
         rows=num_rows,
         counts=dict(zip(learner.count_names, counts, strict=True)),
@@ -83,6 +97,48 @@ def add_up(learner: Learner, done: Pass, prior: tuple[float, float] = (0.0, 0.0)
         wall_s=wall_s,
         wait_share=wait_share,
     )
+
+
+def grouped(groups: GroupRows, device: torch.device) -> Grouped:
+    """The numbers of all groups, each computed by the one rank that gets all of its rows. A collective call; on the
+    way, rows of groups that are too many are left out of `groups`."""
+    (level,) = reduced(torch.tensor([groups.level], device=device), dist.ReduceOp.MAX).tolist()
+    groups.raise_level(level)
+    by_level = reduced(torch.from_numpy(groups.rows_by_level().copy()).to(device)).cpu().numpy()
+    level = lowest_level(by_level, level, groups.max_rows)
+    groups.raise_level(level)
+    counts = torch.tensor([groups.rows_without_group], dtype=torch.int64)
+    (rows_without_group,) = reduced(counts.to(device)).tolist()
+    sums = reduced(torch.from_numpy(group_sums(*_owned(groups, device))).to(device))
+    return Grouped(sums.cpu().numpy(), level, int(by_level[level]), rows_without_group)
+
+
+def _owned(groups: GroupRows, device: torch.device) -> tuple[np.ndarray, np.ndarray]:
+    """All rows of the groups that this rank computes: hashes, and scores on the host."""
+    hashes, scores = groups.rows()
+    world_size = dist.get_world_size()
+    if world_size == 1:
+        return hashes, scores.cpu().numpy()
+    owner = (hashes % np.uint64(world_size)).astype(np.int64)
+    order = np.argsort(owner, kind="stable")
+    sent = torch.from_numpy(np.bincount(owner, minlength=world_size)).to(device)
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent)
+    splits: tuple[list[int], list[int]] = received.tolist(), sent.tolist()
+    moved = torch.from_numpy(hashes[order].view(np.int64)).to(device)
+    num_rows = sum(splits[0])
+    mine = moved.new_empty(num_rows)
+    dist.all_to_all_single(mine, moved, splits[0], splits[1])
+    moved = scores[torch.from_numpy(order).to(device)].contiguous()
+    my_scores = moved.new_empty((num_rows, scores.shape[1]))
+    dist.all_to_all_single(my_scores, moved, splits[0], splits[1])
+    return mine.cpu().numpy().view(np.uint64), my_scores.cpu().numpy()
+
+
+def _slices(learner: Learner, counted: SliceSums, named: Sequence[Segment]) -> tuple[Slice, ...]:
+    schema = learner.config.dataset
+    sums = {feature: reduced(sums.clone()).cpu().numpy() for feature, sums in counted.sums.items()}
+    return tuple(one for feature, of_ids in sums.items() for one in slices_of(schema, feature, of_ids, named))
 
 
 def summed(audit: RowAudit, device: torch.device) -> RowAudit:

@@ -15,7 +15,8 @@ from diurnal.config import Config
 from diurnal.ledger.records import Commit
 from diurnal.tracking import names
 from diurnal.tracking.mlflow import Dataset, IncrementRun, Status, Tracker
-from diurnal.tracking.plots import calibration_png
+from diurnal.tracking.plots import calibration_png, lift_png
+from diurnal.tracking.tables import slices_csv
 from diurnal.train.curves import Mode
 from diurnal.train.desk import Restart
 from diurnal.train.progress import Progress
@@ -52,6 +53,8 @@ class Outcome:
     replayed_rows: int = 0
     stall_s: float = 0.0
     """Seconds that training stood still for commits."""
+    quarantined_files: tuple[str, ...] = ()
+    """That could not be read, and were left out."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -62,6 +65,8 @@ class Outcome:
             "progressive_ne": _of(self.learned, "ne"),
             "progressive_auc": _of(self.learned, "auc"),
             "running_rate_ne": _of(self.learned, "running_rate_ne"),
+            "gauc": _of(self.evaluated, "gauc"),
+            "progressive_gauc": _of(self.learned, "gauc"),
             "calibration": _of(self.learned, "calibration"),
             "rows_per_s": self.learned and self.learned["rows_per_s"],
             "increment_s": self.increment_s,
@@ -70,6 +75,7 @@ class Outcome:
             "restarts": self.restarts,
             "replayed_rows": self.replayed_rows,
             "stall_s": self.stall_s,
+            "quarantined_files": list(self.quarantined_files),
             "skipped_steps": self.learned and self.learned["num_skipped_steps"],
             "version": self.version,
             "path": self.path,
@@ -115,7 +121,7 @@ class Watch:
         outcome.version, outcome.path = commit.number, commit.path
         if commit.watermark_us is not None:
             outcome.freshness_s = time.time() - commit.watermark_us / 1e6
-        self.progress.row(_cells(outcome))
+        self.progress.row(_cells(outcome, bool(self.config.dataset.group_id)))
         run = self.open_runs.pop(commit.increment, None)
         if run is not None:
             run.finish("FINISHED", version=commit.number, step_rows=outcome.rows)
@@ -146,10 +152,15 @@ class Watch:
 
     def _on_increment(self, increment: str, data: dict[str, Any]) -> None:
         self.progress.begin(increment, data["rows"])
+        left_out = tuple(data.get("quarantined_files", ()))
         if increment in self.outcomes and self.outcomes[increment].version is None:
             self.outcomes[increment].restarts += 1
         else:
-            self.outcomes[increment] = Outcome(increment, data["rows"], num_restarts_before=len(self.restarts))
+            self.outcomes[increment] = Outcome(
+                increment, data["rows"], num_restarts_before=len(self.restarts), quarantined_files=left_out
+            )
+            for path in left_out:
+                self.progress.say(f"{increment}: left out, since it cannot be read: {path}")
         dataset = self.announced(increment)
         if dataset is None:
             return
@@ -198,8 +209,12 @@ class Watch:
         if run is not None:
             run.tags(names.report_tags(names.PROGRESSIVE, data["report"]))
             curve = {name: np.asarray(values) for name, values in data["reliability"].items()}
-            png = calibration_png(**curve, title=f"{increment}, before each row was learned")
-            run.figure(names.CALIBRATION_ARTIFACT, png)
+            title = f"{increment}, before each row was learned"
+            run.figure(names.CALIBRATION_ARTIFACT, calibration_png(**curve, title=title))
+            run.figure(names.LIFT_ARTIFACT, lift_png(**curve, title=title))
+            if data["slices"]:
+                before = (self.outcomes[increment].evaluated or {}).get("slices", ())
+                run.artifact_text(names.SLICES_ARTIFACT, slices_csv(data["slices"], before))
 
     def _on_committed(self, increment: str, data: dict[str, Any]) -> None:
         outcome = self.outcomes[increment]
@@ -213,7 +228,7 @@ class Watch:
         restarts = self.restarts[outcome.num_restarts_before :]
         if data["watermark_us"] is not None:
             outcome.freshness_s = time.time() - data["watermark_us"] / 1e6
-        self.progress.row(_cells(outcome))
+        self.progress.row(_cells(outcome, bool(self.config.dataset.group_id)))
         run = self.open_runs.pop(increment, None)
         if run is None:
             return
@@ -224,6 +239,7 @@ class Watch:
                 learned["num_skipped_steps"],
                 learned["rows"],
                 outcome.evaluated and outcome.evaluated["report"],
+                learned["slices"],
             ),
             names.TRAIN_REPLAYED_ROWS: outcome.replayed_rows,
             names.THROUGHPUT_ROWS_PER_S: learned["rows_per_s"],
@@ -237,6 +253,7 @@ class Watch:
             names.CLUSTER_RESIZES: sum(restart.kind == "resize" for restart in restarts),
             names.CLUSTER_RECOVERY_S: sum(restart.recovery_s or 0.0 for restart in restarts),
             names.DATA_FRESHNESS_S: outcome.freshness_s,
+            names.DATA_QUARANTINED_FILES: len(outcome.quarantined_files),
         }
         run.finish("FINISHED", version=outcome.version, summary=summary, step_rows=outcome.rows)
 
@@ -286,12 +303,14 @@ class Driver:
 
 
 def _of(totals: dict[str, Any] | None, name: str) -> float | None:
-    return None if totals is None else totals["report"][name]
+    return None if totals is None else totals["report"].get(name)  # not all are in what an earlier release has told
 
 
-def _cells(outcome: Outcome) -> dict[str, Any]:
+def _cells(outcome: Outcome, has_groups: bool) -> dict[str, Any]:
     numbers = outcome.to_dict()
+    of_groups = {"GAUC before": numbers["gauc"], "GAUC learning": numbers["progressive_gauc"]}
     return {
+        **(of_groups if has_groups else {}),
         "day": outcome.increment,
         "rows": outcome.rows,
         "NE before": numbers["ne"],

@@ -130,7 +130,9 @@ def test_a_schema_that_cannot_be_run_names_the_place(folder: Path, old: str, new
         load_schema("schema.toml")
 
 
-DERIVED = SCHEMA + """
+DERIVED = (
+    SCHEMA
+    + """
 [[sparse]]
 name = "hour"
 column = "ts"
@@ -145,6 +147,7 @@ name = "hour"
 rows = 24
 dim = 16
 """
+)
 
 
 def test_derived_features_round_trip_and_a_table_has_a_row_for_each_hour(folder: Path) -> None:

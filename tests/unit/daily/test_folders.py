@@ -71,9 +71,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     read = folders.read_increment
 
-    def noted(path: str, increment: str, schema):
+    def noted(path: str, increment: str, schema, on_bad_file):
         found.append(increment)
-        return read(path, increment, schema)
+        return read(path, increment, schema, on_bad_file)
 
     monkeypatch.setattr(folders, "read_increment", noted)
     return found

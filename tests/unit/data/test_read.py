@@ -236,6 +236,20 @@ def test_string_dictionaries_of_a_large_row_group(days: Any, make_schema: MakeSc
     assert all(len(values) == 1 for values in ids.values())
 
 
+def test_lists_of_strings_are_read_over_the_borders_of_row_groups(days: Any, make_schema: MakeSchema) -> None:
+    """Where Arrow itself gives up: "Nested data conversions not implemented for chunked array outputs"."""
+    schema = make_schema(sparse=[{"name": "tags", "type": "string", "many": True}])
+    bags = [["all", f"t{row}"][: row % 3] for row in range(100)]
+    columns = {"label": [0] * 100, "price": [0.0] * 100, "tags": bags}
+    values = []
+    for group_rows in (7, 100):
+        days.write({"a.parquet": columns}, row_group_size=group_rows)
+        [batch] = days.batches(schema, batch_rows=100)
+        assert batch.lengths.tolist() == [[row % 3 for row in range(100)]]
+        values.append(batch.values.tolist())
+    assert values[0] == values[1]
+
+
 # --- what stops it
 
 

@@ -49,4 +49,16 @@ def test_the_table_has_one_header_aligned_columns_and_dashes_for_what_is_undefin
     header, first, second = out.getvalue().splitlines()
     assert len(header) == len(first) == len(second)
     assert first.split() == ["2026-01-02", "1,234", "-", "-", "0.9123", "-", "-", "-", "-", "1"]
-    assert second.split().count("-") == len(COLUMNS) - 3
+    assert second.split().count("-") == len(COLUMNS) - 2 - 3, "none for GAUC, which is shown where there are groups"
+
+
+def test_the_table_has_gauc_where_the_schema_has_groups() -> None:
+    out = io.StringIO()
+    shown = Progress(out)
+    shown.row({"day": "2026-01-02", "GAUC before": None, "GAUC learning": 0.61234})
+    shown.row({"day": "2026-01-03", "GAUC before": 0.6})
+    header, first, second = out.getvalue().splitlines()
+    assert "GAUC before  GAUC learning" in header
+    assert len(header) == len(first) == len(second)
+    assert "0.6123" in first
+    assert second.split().count("-") == len(COLUMNS) - 2

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diurnal.metrics.exact import exact_auc, exact_calibration, exact_log_loss, exact_ne
+from diurnal.metrics.exact import exact_auc, exact_calibration, exact_gauc, exact_log_loss, exact_ne
 
 ROWS = st.lists(
     st.tuples(st.integers(-8, 8).map(lambda n: n / 4), st.booleans(), st.sampled_from([0.0, 0.5, 1.0, 3.0])),
@@ -53,6 +53,27 @@ def test_log_loss_ne_and_calibration_are_loops_over_rows(rows: Rows) -> None:
         assert exact_ne(*columns(rows)) == pytest.approx(loss / total / entropy)
     else:
         assert exact_ne(*columns(rows)) is None
+
+
+@BUSY_MACHINE
+@given(ROWS.filter(bool), st.lists(st.sampled_from("abc"), min_size=12, max_size=12))
+def test_gauc_is_a_loop_over_pairs_within_groups(rows: Rows, names: list[str]) -> None:
+    total = gained = 0.0
+    for name in "abc":
+        mine = [row for row, group in zip(rows, names, strict=False) if group == name]
+        pairs = won = 0.0
+        for logit, label, weight in mine:
+            for other_logit, other_label, other_weight in mine:
+                if label and not other_label:
+                    pairs += weight * other_weight
+                    won += weight * other_weight * (1 if logit > other_logit else 0.5 if logit == other_logit else 0)
+        if pairs:
+            size = sum(weight for _, _, weight in mine)
+            total += size
+            gained += size * won / pairs
+    logits, labels, weights = columns(rows)
+    found = exact_gauc(logits, labels, np.array(names[: len(rows)]), weights)
+    assert found == (None if total == 0 else pytest.approx(gained / total))
 
 
 def test_predicting_the_base_rate_has_ne_1() -> None:

@@ -78,6 +78,18 @@ def test_what_is_undefined_is_no_number_but_has_counts_and_a_reason(sums: list[f
     assert names.report_tags(names.EVAL, report)["diurnal.undefined.eval"]
 
 
+def test_slices_are_named_by_feature_and_id_in_the_alphabet_of_the_store() -> None:
+    slices = [
+        {"feature": "country", "id": "NZ", "rows": 10, "ne": 0.9, "calibration": None},
+        {"feature": "url", "id": "a/b?c" + "x" * 300, "rows": 10, "ne": 0.8, "calibration": 1.1},
+    ]
+    metrics = names.slice_metrics(slices)
+    assert (metrics["slice/country.NZ.ne"], metrics["slice/country.NZ.calibration"]) == (0.9, None)
+    sent = dict(names.defined(metrics))
+    assert len(sent) == 3
+    assert all(key.count("/") == 1 and key.rsplit(".", 1)[1] in ("ne", "calibration") for key in sent)
+
+
 def test_only_finite_numbers_are_sent() -> None:
     metrics = {"a/x": 1, "a/none": None, "a/nan": float("nan"), "a/inf": float("inf"), "a/odd(name)": 2.0}
     assert dict(names.defined(metrics)) == {"a/x": 1.0, "a/odd_name_": 2.0}

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from diurnal.tracking.plots import calibration_png, days_png
+from diurnal.tracking.plots import calibration_png, days_png, lift_png
 
 
 def size_of(png: bytes) -> tuple[int, int]:
@@ -18,6 +18,13 @@ def test_a_calibration_plot_is_a_png(prediction: list[float]) -> None:
     values = np.array(prediction)
     png = calibration_png(values, values * 0.9, np.full(len(values), 50.0), title="2026-01-02")
     assert size_of(png) == (500, 500)
+
+
+@pytest.mark.parametrize("rate", [[0.1, 0.2, 0.6], [0.0, 0.0, 0.0], [1.0, 1.0], [0.3], []])
+def test_a_lift_plot_is_a_png(rate: list[float]) -> None:
+    """Also of a day of one class, of one group alone, and of nothing."""
+    weight = np.linspace(50, 60, len(rate))
+    assert size_of(lift_png(np.arange(len(rate)) / 10, np.array(rate), weight, title="2026-01-02")) == (1000, 450)
 
 
 def test_a_plot_of_days_leaves_out_what_is_undefined() -> None:

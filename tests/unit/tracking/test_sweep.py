@@ -40,6 +40,7 @@ def test_runs_of_a_killed_driver_end_as_the_ledger_says(sqlite_config: Config, d
         "lineage ctr": "KILLED",
     }
     assert sweep_runs(sqlite_config, lambda _: False, committed) == []
+    assert sweep_runs(sqlite_config, lambda _: False, {*days}) == ["daily-2026-01-03: FINISHED"]
 
 
 def test_what_somebody_works_on_goes_on(sqlite_config: Config, dataset, runs_of) -> None:
