@@ -196,7 +196,10 @@ def test_rows_are_chosen_alike_in_whatever_pieces_they_are_read(
 
 def test_a_request_id_that_is_no_single_value_is_refused(days: Any, make_schema: Any, tmp_path: Path) -> None:
     schema = schema_of(make_schema, request_id="request")
-    increment = days.increment(schema, files(days, 0, 40, pa.array([[1]] * 40)))
+    day = files(days, 0, 40, pa.array([[1]] * 40))
+    with pytest.raises(DataError, match=r"a\.parquet: column request\n"):
+        days.increment(schema, day)
+    increment = days.increment(schema_of(make_schema), day)
     with pytest.raises(DataError, match=r"a\.parquet: column request \(request_id\)"):
         write_slice(increment, schema, 0.3, 7, str(tmp_path / "s.parquet"))
     assert not list(tmp_path.glob("s*"))

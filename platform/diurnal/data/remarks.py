@@ -1,0 +1,132 @@
+"""What the values of increments say together: told once for each column, however many increments it is true of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from diurnal.config import Config
+from diurnal.data.contract import Note
+from diurnal.data.partitions import Increment
+from diurnal.data.plausible import Finding, compare
+from diurnal.data.profile import Profile, profile_of
+from diurnal.data.tally import Tally
+from diurnal.data.values import FileValues
+from diurnal.errors import Fault
+
+_CONSTANT_ROWS = 20
+"""In fewer rows a column may have one value by chance."""
+
+_COUNTED = {
+    "nonfinite": "not finite, or outside the domain of the transform",
+    "negative": "negative ids, which mean no id",
+    "unknown": "ids beyond the table, which mean no id",
+    "truncated": "ids beyond max_length, which are dropped",
+}
+"""What encoding counts and nobody may know of."""
+
+_REFUSED = ("labels", "weights")
+"""Findings of a profile that encoding refuses, so that they are faults of their files already."""
+
+
+@dataclass
+class _Remark:
+    text: str
+    first: str
+    count: int = 0
+    increments: int = 0
+    last: str = ""
+
+    def add(self, increment: str, count: int) -> None:
+        self.increments += increment != self.last
+        self.last = increment
+        self.count += count
+
+
+class Remarks:
+    """Takes in increment after increment, in the order of time."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._remarks: dict[tuple[str, str], _Remark] = {}
+        self._increments = 0
+        self._rows = 0
+
+    def add(self, increment: Increment, values: Sequence[FileValues]) -> list[Fault]:
+        """What of it is a fault: event times that are outside the increment, or not there at all."""
+        self._increments += 1
+        if not increment.num_rows:
+            self._remark("rows", "none: days.empty says what daily does with it", increment, increment.id)
+            return []
+        schema, tally = self._config.dataset, Tally(self._config.dataset)
+        # What is refused is a fault of its file; which ids a vocabulary knows is for the past to say.
+        silent = [f for f in schema.sparse if f.unknown == "refuse" or f.mapping == "vocab"]
+        unsaid = {("unknown", feature.name) for feature in silent}
+        for of_file in values:
+            tally.merge(of_file.tally)
+            for name, count in of_file.counts.items():
+                kind, feature, what = name.split("/", 2)
+                if what in _COUNTED and (what, feature) not in unsaid:
+                    self._remark(f"{kind} {feature}", _COUNTED[what], increment, of_file.path, count)
+        self._rows += tally.rows
+        if not tally.rows:
+            return []
+        profile = profile_of(tally, increment, schema)
+        faults = []
+        for finding in compare(profile, [], self._config.profile, schema):
+            if finding.column == schema.event_time and finding.what in ("share outside", "null share"):
+                faults.append(_time_fault(finding, schema.event_time, values))
+            elif finding.what not in _REFUSED:
+                does = "waits, or skips it: days.one_class" if finding.what == "one class" else "holds it"
+                text = f"{_without_name(finding)}, as far as looked at; daily {does}"
+                self._remark(finding.column, text, increment, increment.id, kind=finding.what)
+        self._remark_times(profile, increment, values)
+        if profile.rows >= _CONSTANT_ROWS:
+            for name in _constant(profile):
+                self._remark(name, "the same in all rows looked at", increment, increment.id)
+        return faults
+
+    def notes(self) -> Iterator[Note]:
+        for (where, _), remark in self._remarks.items():
+            count = f": {remark.count:,} in {self._rows:,} rows looked at" if remark.count else ""
+            among = f"in {remark.increments:,} of {self._increments:,} increments, " if self._increments > 1 else ""
+            yield Note(where, f"{remark.text}{count} ({among}first: {remark.first})")
+
+    def _remark(
+        self, where: str, text: str, increment: Increment, first: str, count: int = 0, kind: str | None = None
+    ) -> None:
+        """`kind` tells what is one remark, when the text has numbers of the increment."""
+        self._remarks.setdefault((where, kind or text), _Remark(text, first)).add(increment.id, count)
+
+    def _remark_times(self, profile: Profile, increment: Increment, values: Sequence[FileValues]) -> None:
+        time, name = profile.time, self._config.dataset.event_time
+        if time is None or time.null == profile.rows:
+            return
+        if time.null:
+            path = next(one.path for one in values if one.tally.time.null)
+            self._remark(f"column {name}", "rows without an event time", increment, path, time.null)
+        if 0 < time.outside <= self._config.profile.outside * (profile.rows - time.null):
+            path = next(one.path for one in values if one.tally.time.outside)
+            text = "rows outside the time of their increment, UTC"
+            self._remark(f"column {name}", text, increment, path, time.outside)
+
+
+def _time_fault(finding: Finding, name: str, values: Sequence[FileValues]) -> Fault:
+    worst = max(values, key=lambda one: one.tally.time.outside + one.tally.time.null)
+    fix = "check the column's unit and zone, put rows into their own day, or raise profile.outside"
+    if finding.what == "null share":
+        fix = "write the event times, or take event_time out of the schema"
+    return Fault(f"{worst.path}: column {name} (event_time)", _without_name(finding), finding.rule, fix)
+
+
+def _without_name(finding: Finding) -> str:
+    return finding.text.removeprefix(f"{finding.column}: ")
+
+
+def _constant(profile: Profile) -> Iterator[str]:
+    for name, one in profile.dense.items():
+        if one.min is not None and one.min == one.max and not one.null + one.missing + one.nonfinite:
+            yield f"dense {name}"
+    for name, one in profile.sparse.items():
+        if len(one.sketch.hashes) == 1 and not one.no_id:
+            yield f"sparse {name}"
