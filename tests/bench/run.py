@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import aging
 import bench_encode
 import bench_job
+import transforms
 
 AIMS = {"encode_vs_scan": 0.5, "ray_encode_vs_scan": 0.2, "end_to_end_vs_bare_loop": 0.85}
 MEANING = {
@@ -21,7 +22,7 @@ MEANING = {
 
 
 def main() -> None:
-    result = {**bench_encode.bench(), **bench_job.bench(), "aging": aging.bench()}
+    result = {**bench_encode.bench(), **bench_job.bench(), "aging": aging.bench(), "transforms": transforms.bench()}
     Path("build").mkdir(exist_ok=True)
     Path("build/bench.json").write_text(json.dumps(result, indent=2))
     for name, aim in AIMS.items():
@@ -35,6 +36,9 @@ def main() -> None:
         excess, gain, error = (late[name] for name in ("excess_ne_pct", "gain_pct", "gain_standard_error"))
         what = f"excess NE in % with a half-life of {half_life} days, {gain:.2f} +- {error:.2f} below none"
         print(f"{'aging':25}{excess:6.2f}   {what}")
+    for kind, figures in result["transforms"].items():
+        rows = f"{figures['rows_per_cpu_s'] / 1e6:.1f} million rows per CPU-second, as a share of a raw scan"
+        print(f"{'encode':25}{figures['of_the_scan']:6.2f}   aim 0.10   {kind}: {rows}")
 
 
 if __name__ == "__main__":

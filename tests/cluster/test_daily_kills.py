@@ -73,7 +73,7 @@ def test_mlflow_shows_the_same_however_often_the_driver_was_killed(ray_cluster: 
     command += [part for text in sets for part in ("--set", text)]
     for point in ("daily/judged@0", "daily/mirrored@0", ""):
         env = {**os.environ, "DIURNAL_KILL_AT": point}
-        life = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=env)
+        life = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=env)
         assert life.returncode == (-9 if point else 0), life.stderr
     found, expected = shown(config), shown(unbroken)
     assert set(expected["status"]) == {*days, "lineage"}

@@ -134,7 +134,7 @@ class Run:
             return []
         return [tuple(json.loads(line)) for line in self._log.read_text().splitlines() if line.endswith("]")]
 
-    def wait_for(self, world_size: int, since_s: float = 0.0, timeout_s: float = 90.0) -> float:
+    def wait_for(self, world_size: int, since_s: float = 0.0, timeout_s: float = 240.0) -> float:
         """When the first step at this size was done."""
         until_s = time.time() + timeout_s
         while time.time() < until_s and self.error is None:
@@ -149,7 +149,7 @@ class Run:
         self.wait()
         assert self.error is None
 
-    def wait(self, timeout_s: float = 120.0) -> None:
+    def wait(self, timeout_s: float = 300.0) -> None:
         self._thread.join(timeout_s)
         assert not self._thread.is_alive(), self.seen()
 
@@ -229,7 +229,7 @@ def test_a_killed_worker_is_replaced_by_a_process_that_waited(cluster: Nodes, tm
 
 
 def test_failures_in_a_row_are_counted_and_commits_forgive_them(cluster: Nodes, tmp_path: Path) -> None:
-    task = {"num_steps": 10, "step_s": 0.01, "fails_every": 3, "error": ValueError("a bug")}
+    task = {"num_steps": 7, "step_s": 0.01, "fails_every": 3, "error": ValueError("a bug")}
     folders = [tmp_path / "in a row", tmp_path / "with commits"]
     for folder in folders:
         folder.mkdir()
@@ -240,7 +240,7 @@ def test_failures_in_a_row_are_counted_and_commits_forgive_them(cluster: Nodes, 
     forgiven = Run(folders[1], {"max": 1, "max_failures": 1}, every=1, **task)
     forgiven.wait()
     assert forgiven.error is None
-    assert forgiven.seen()["starts"] == [(1, 0), (1, 3), (1, 6), (1, 9)]
+    assert forgiven.seen()["starts"] == [(1, 0), (1, 3), (1, 6)]
 
 
 def test_a_persons_fault_is_not_tried_again(cluster: Nodes, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ undecided day is a success, since a retry would not help; the last line of the l
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -36,6 +37,9 @@ RAYS_STOP_WAIT_S = 3
 SHIPPED = "--shipped"
 """The first word of a job that `diurnal submit` made: its current directory holds the configuration and the versions
 that it is to find."""
+
+_PR_SET_PDEATHSIG = 1
+"""Of Linux: the signal that a process gets when its parent ends."""
 
 _CLI = (sys.executable, "-P", "-m", "diurnal.cli.main")
 
@@ -68,7 +72,9 @@ def run(words: Sequence[str]) -> End:
 
     before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        command = subprocess.Popen([*_CLI, *words], stderr=subprocess.PIPE, text=True, errors="replace")
+        command = subprocess.Popen(
+            [*_CLI, *words], stderr=subprocess.PIPE, text=True, errors="replace", preexec_fn=_end_with_parent
+        )
         kept: deque[str] = deque(maxlen=KEPT_LINES)
         assert command.stderr is not None
         reader = threading.Thread(target=_pass_on, args=(command.stderr, kept), daemon=True)
@@ -81,6 +87,11 @@ def run(words: Sequence[str]) -> End:
         for number, handler in before.items():
             signal.signal(number, handler)
     return _end(code, list(kept), asked)
+
+
+def _end_with_parent() -> None:
+    """Nobody would tell how a command ended that goes on alone. As it is ended, so whoever starts next closes it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _wait(command: subprocess.Popen[str], asked: list[str]) -> int:

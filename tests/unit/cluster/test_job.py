@@ -115,6 +115,19 @@ def test_a_command_that_does_not_end_when_asked_is_killed_in_time_to_sweep(comma
     assert command.with_suffix(".py.swept").exists(), "who died of the signal has let nothing go"
 
 
+def test_a_command_does_not_outlive_who_watches_it(command: Path) -> None:
+    code = (
+        "import sys; from diurnal.cluster import job\n"
+        f"job._CLI = (sys.executable, {str(command)!r})\n"
+        "sys.exit(job.main(['sleeps', 'deaf', '--config', 'run.toml']))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "asleep" in process.stderr.readline()
+    process.kill()
+    assert process.stderr.read() == "", "its end is the end of all that could write here"
+
+
 def test_other_versions_than_the_submitters_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], command: Path
 ) -> None:
