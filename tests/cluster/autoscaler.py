@@ -77,7 +77,7 @@ def test_nodes_come_for_an_increment_are_replaced_when_lost_and_go_after_it(worl
             timeline.until(cluster, lambda _: client.poll() is not None, "the increment is learned")
             text = (tmp_path / "job.log").read_text()
             assert client.returncode == 0, text
-            timeline.until(cluster, lambda nodes: not nodes, "nobody is needed any more")
+            timeline.until(cluster, lambda nodes: not nodes, "nobody is needed any more", 120.0)
         finally:
             client.kill()
         (version,) = [commit for commit in ledger.commits("clicks") if commit.is_final]

@@ -12,7 +12,17 @@ from diurnal.config import load_config, load_schema, resolved_json
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent
-LAYERS = {"movielens": ["movielens"], "demo": ["movielens", "demo"], "synthetic": ["synthetic"]}
+LAYERS = {
+    "movielens": ["movielens"],
+    "demo": ["movielens", "demo"],
+    "synthetic": ["synthetic"],
+    "criteo": ["criteo"],
+    "criteo-sample": ["criteo", "criteo-sample"],
+    "criteo-mlperf": ["criteo-mlperf"],
+    "criteo-mlperf-onehot": ["criteo-mlperf", "criteo-mlperf-onehot"],
+    "open_bandit": ["open_bandit"],
+    "ads": ["ads"],
+}
 
 
 def resolved(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -31,6 +41,8 @@ def test_a_configuration_resolves_to_what_is_on_record(name: str, monkeypatch: p
     assert resolved(name, monkeypatch) == json.loads((GOLDEN / f"{name}.json").read_text())
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("datasets/*/schema.toml")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("datasets/*/schema*.toml")), ids=lambda path: f"{path.parent.name}/{path.stem}"
+)
 def test_every_committed_schema_loads(path: Path) -> None:
     assert load_schema(path).sparse

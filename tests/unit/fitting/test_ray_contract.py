@@ -14,6 +14,8 @@ def parameters(function: Callable[..., Any]) -> list[str]:
 def test_rays_internals_are_what_the_policies_assume() -> None:
     """Where this fails, Ray was changed: read the code of the new version, then `train/elastic.py` again."""
     from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import _AutoscalingCoordinatorActor
+    from ray.data._internal.stats import get_or_create_stats_actor
+    from ray.data._internal.usage.collector import usage_collection_disabled
     from ray.train.torch import TorchConfig, TorchTrainer
     from ray.train.torch.config import _TorchBackend
     from ray.train.v2._internal.constants import ENV_VARS_TO_PROPAGATE
@@ -56,6 +58,9 @@ def test_rays_internals_are_what_the_policies_assume() -> None:
         assert f"callback.{hook}(" in inspect.getsource(worker_group.WorkerGroup._start_impl)
     assert "self._scaling_policy," in inspect.getsource(controller.TrainController.__init__)
     assert parameters(_TorchBackend.on_shutdown) == ["self", "worker_group", "backend_config"]
+    assert "RAY_DATA_USAGE_DISABLED" in inspect.getsource(usage_collection_disabled)
+    stats = inspect.getsource(get_or_create_stats_actor)
+    assert all(part in stats for part in ("get_if_exists=True", 'lifetime="detached"', "get_node_id()"))
     assert isinstance(TorchConfig.backend_cls, property)
 
 
@@ -78,7 +83,7 @@ def test_the_raylet_starts_processes_ahead_as_assumed() -> None:
     asked = {"language", "job_id", "runtime_env_info", "keep_alive_duration_secs", "num_workers"}
     assert asked <= set(messages.PrestartWorkersRequest.DESCRIPTOR.fields_by_name)
     assert "PrestartWorkers" in inspect.getsource(node_manager_pb2_grpc.NodeManagerServiceStub)
-    (name,) = spares.environment()
+    name, *_ = spares.environment()
     assert name == WORKER_PROCESS_SETUP_HOOK_ENV_VAR
     assert parameters(load_and_execute_setup_hook) == ["worker_process_setup_hook_key"]
     assert callable(getattr(spares, spares.environment()[name].rpartition(".")[2]))
