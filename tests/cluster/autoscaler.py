@@ -17,7 +17,7 @@ from diurnal.testing_nodes import ScaledNodes, scaled_nodes
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
-ROWS, MOST = 40_000, 2
+ROWS, MOST = 150_000, 2
 
 
 class Timeline:
@@ -69,7 +69,11 @@ def test_nodes_come_for_an_increment_are_replaced_when_lost_and_go_after_it(worl
         client = subprocess.Popen([*submit, "train", "--day", day, *words], stdout=log, stderr=log)
         try:
             full = timeline.until(cluster, lambda nodes: nodes if len(nodes) == MOST else None, "the maximum")
-            timeline.until(cluster, lambda _: ledger.commits("clicks"), "first resume point")
+            timeline.until(
+                cluster,
+                lambda _: any(attempt.world_size == MOST for attempt in ledger.attempts("clicks")),
+                "all of it trains",
+            )
             lost = min(full)
             cluster.kill(lost)
             timeline.note(len(full), "a node is killed")
