@@ -12,9 +12,7 @@ import hashlib
 import io
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import zipfile
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +23,9 @@ import past_only
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+
+from diurnal.data.wheels import find_wheel, read_member
+from diurnal.errors import DataError
 
 HERE = Path(__file__).resolve().parent
 WHEEL = "recbole-1.2.1-py3-none-any.whl"
@@ -41,55 +42,17 @@ LIKED_FROM = 4.0
 """A rating from here on is a positive."""
 
 
-class Unavailable(Exception):
-    """The data cannot be had; the message says why in one line."""
-
-
-def find_wheel(given: str | None, cache: Path) -> Path:
-    """The wheel that was given or downloaded before, else a fresh download into `cache`.
-
-    Raises:
-        Unavailable: when there is no such file, or pip cannot download it.
-    """
-    if given:
-        if not Path(given).is_file():
-            raise Unavailable(f"no wheel at {given}: download it with `pip download --no-deps {REQUIREMENT}`")
-        return Path(given)
-    wheel = cache / WHEEL
-    if not wheel.is_file():
-        _download(cache)
-    return wheel
-
-
-def _download(cache: Path) -> None:
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=".download-") as temporary:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
-        command += ["--timeout", "20", "--retries", "2", "--dest", temporary, REQUIREMENT]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-            lines = done.stderr.strip().splitlines()
-            reason = "" if done.returncode == 0 else lines[-1] if lines else f"pip ended with {done.returncode}"
-        except subprocess.TimeoutExpired:
-            reason = "pip did not answer within 300 s"
-        if not reason and not (Path(temporary) / WHEEL).is_file():
-            reason = f"pip did not leave {WHEEL}"
-        if reason:
-            raise Unavailable(f"{REQUIREMENT}, which carries the data, could not be downloaded: {reason}")
-        os.replace(Path(temporary) / WHEEL, cache / WHEEL)
-
-
 def read_wheel(wheel: Path) -> pa.Table:
     """All ratings in order of time: user, item, label, event_time, and what is known of user and item.
 
     Raises:
-        Unavailable: when the wheel is damaged or lacks the files.
+        DataError: the wheel is damaged or lacks the files.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
             inter, users, items = (_read_member(archive, kind) for kind in ("inter", "user", "item"))
     except (OSError, KeyError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
-        raise Unavailable(f"{wheel} cannot be read ({error}): delete it and run this again") from None
+        raise DataError(f"{wheel} cannot be read ({error}): delete it and run this again") from None
     seconds = inter["timestamp"].to_numpy()
     user_ids, item_ids = inter["user_id"].to_numpy(), inter["item_id"].to_numpy()
     # Ties are common (a page of ratings is sent at once); ids break them, so that the order never varies.
@@ -116,9 +79,7 @@ def read_wheel(wheel: Path) -> pa.Table:
 
 def _read_member(archive: zipfile.ZipFile, kind: str) -> pa.Table:
     """One of the tab-separated files; `name:type` in its header becomes `name`, ids and ages become int64."""
-    content = archive.read(f"{FOLDER}.{kind}")
-    if hashlib.sha256(content).hexdigest() != SHA256[kind]:
-        raise OSError(f"ml-100k.{kind} is not the file that was expected")
+    content = read_member(archive, f"{FOLDER}.{kind}", SHA256[kind])
     table = pyarrow.csv.read_csv(
         io.BytesIO(content),
         parse_options=pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False),
@@ -191,7 +152,7 @@ def convert(out: Path, wheel: str | None, cache: Path) -> tuple[int, bool]:
         known = json.loads(state.read_text(encoding="utf-8"))
         if known["made_of"] == made_of and all((out / f"dt={d}" / "_SUCCESS").is_file() for d in known["days"]):
             return len(known["days"]), False
-    days = write_days(with_inputs(read_wheel(find_wheel(wheel, cache))), out)
+    days = write_days(with_inputs(read_wheel(find_wheel(REQUIREMENT, WHEEL, wheel, cache))), out)
     temporary = out / f".{STATE}"
     temporary.write_text(json.dumps({"made_of": made_of, "days": days}), encoding="utf-8")
     os.replace(temporary, state)
@@ -206,7 +167,7 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     try:
         num_days, written = convert(given.out, given.wheel, given.cache)
-    except Unavailable as error:
+    except DataError as error:
         print(f"movielens: {error}", file=sys.stderr)
         return 2
     print(f"movielens: {num_days} days in {given.out}{'' if written else ' (already there)'}")
