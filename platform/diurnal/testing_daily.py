@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -152,11 +152,14 @@ class Life:
     before_judging: Callable[[Config], None] | None = None
     """Called once, when a first version that goes on from another is about to be judged."""
     lease_s: float = 30.0
+    environment: dict[str, str] = field(default_factory=dict)
+    """What the process has beside the variables that the first one of its kind was started with."""
 
 
 def play(rank: int, world_size: int, config: Config, life: Life = Life()) -> dict[str, Any]:
     """One life of `diurnal daily`, without Ray. Answers the increments that something came of, and what was said."""
     said: list[str] = []
+    os.environ.update(life.environment)
     cycle_module.reached = _killed_at(life.kill, cycle_module.reached)
     ledger = Ledger.of(config)
     lease = ledger.claim(config.name, "daily", life.lease_s)

@@ -149,18 +149,7 @@ def test_the_commands_are_these() -> None:
     out = run(*DIURNAL, "--help").stdout
     listed = out.partition("Commands:")[2].split("\n")
     found = [line.split()[0] for line in listed if line.startswith("  ") and line[2:3].strip()]
-    commands = [
-        "backfill",
-        "daily",
-        "doctor",
-        "evaluate",
-        "init",
-        "ledger",
-        "promote",
-        "replay",
-        "rollback",
-        "schedule",
-    ]
+    commands = ["backfill", "daily", "doctor", "evaluate", "init", "ledger", "promote", "replay", "rollback"]
     assert found == [*commands, "schedule", "status", "stop", "submit", "train", "validate", "watch"]
     without = ("doctor", "init", "ledger", "stop", "submit", "watch")
     for command in [name for name in [*found, "ledger events", "ledger rebuild"] if name not in without]:

@@ -172,6 +172,7 @@ def go_round(
             trial_of=cycle.trial_of,
             may_learn=cycle.may_learn,
         )
+        desk.prepare()
         cycle.is_running = True
         run_group(desk, cycle.dataset)
 

@@ -108,8 +108,19 @@ class Pasts:
         return Pasts(Path(config.storage, config.name, "past").absolute(), config.dataset)
 
     def path(self, name: str) -> str:
-        """Where readers find a past, and empty for none."""
-        return str(self._folder / name) if name else ""
+        """Where readers find a past, and empty for none.
+
+        Raises:
+            CheckpointError: it is not there.
+        """
+        if not name:
+            return ""
+        folder = self._folder / name
+        if not (folder / _FACTS).exists():
+            must = "what the rows of a version are seen with is kept as long as the version"
+            fix = "restore it from a copy of the storage, or start a new lineage under another name"
+            raise CheckpointError([Fault(str(folder), "no such folder", must, fix)])
+        return str(folder)
 
     def after(self, increment: Increment) -> str:
         """Name of the past after an increment is learned, which is made if it is not there yet; empty when the schema
@@ -119,7 +130,6 @@ class Pasts:
             increment: with its past, the rows that are joined, and those that are held out.
 
         Raises:
-            CheckpointError: the past that it is learned with is not there any more.
             DataError: a file of the increment cannot be read, or has a value that encoding refuses.
         """
         if not self._schema.has_past:
@@ -127,10 +137,6 @@ class Pasts:
         name = f"{increment.id}-{_digest(increment, self._schema)}"
         target = self._folder / name
         if not target.exists():
-            if increment.past and not Path(increment.past, _FACTS).exists():
-                must = f"the past that {increment.id} is learned with is there"
-                fix = "restore it from a copy of the storage, or start a new lineage under another name"
-                raise CheckpointError([Fault(increment.past, "no such folder", must, fix)])
             self._write(extended(increment, self._schema), target)
         return name
 

@@ -50,6 +50,8 @@ def plan_of(config: Config, increment: Increment) -> StreamPlan:
 
 RETRY_EVERY_S = 0.5
 
+_MANY_ROWS = 1_000_000
+
 KEEP_EVERY_S = 2.0
 """Seconds between two looks of the ledger at how far an attempt is; a driver that is killed leaves the last one."""
 
@@ -128,6 +130,14 @@ class TrainingDesk:
         self.generation = 0
         self.replayed_rows: Counter[str] = Counter()
         """By increment: rows that were learned again, since they came after the last commit before a restart."""
+
+    def prepare(self) -> None:
+        """Makes what rows are seen with, so that no worker waits for it."""
+        rows = sum(increment.num_rows for increment in self._todo)
+        if self._config.dataset.has_past and self._todo:
+            if rows >= _MANY_ROWS:
+                self._say(f"counting the ids of {rows:,} rows, which the increments after them are seen with")
+            self._fits(self._todo)
 
     def answer(self, event: Event) -> Any:
         if event["kind"] == "start":

@@ -96,6 +96,7 @@ def train(config: Config, first: str, last: str | None = None, progress: Progres
             return None if found is None else not_yet_trained(found, history.standing())[0]
 
         desk = TrainingDesk(config, history, ledger, lease, todo, more, progress.say)
+        desk.prepare()
         with worker_groups(config, "train", progress, started_s, lease) as groups:
             retell(groups.tracker, config, history)
             watch = groups.run(desk, span.dataset)

@@ -90,12 +90,16 @@ def test_every_command_that_can_be_sent_is_one_of_ours() -> None:
     assert all(name == command.name for name, command in COMMANDS.items())
 
 
+BELOW = {"demo": "movielens", "criteo-sample": "criteo", "criteo-mlperf-onehot": "criteo-mlperf"}
+"""What a configuration is put on top of."""
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.glob("jobs/configs/*.toml")), ids=lambda path: path.stem)
 def test_what_is_sent_is_the_configuration_alone_and_comes_back_the_same(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    files = [path] if path.stem != "demo" else [path.with_stem("movielens"), path]
+    files = [path.with_stem(BELOW[path.stem]), path] if path.stem in BELOW else [path]
     config = load_config(files)
     pack(tmp_path, config)
     assert {file.name for file in tmp_path.iterdir()} == {CONFIG_FILE, VERSIONS_FILE}
