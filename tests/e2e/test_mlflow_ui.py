@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from diurnal.config import Config
+from diurnal.config.run import Metrics
 from diurnal.testing import runs_of, tiny_config
 from diurnal.testing_nodes import free_port
 from diurnal.tracking import names
@@ -102,7 +103,8 @@ def test_what_the_readme_tells_of_is_there() -> None:
     tags = {value for name, value in vars(names).items() if name.startswith("TAG_")}
     files = {value for name, value in vars(names).items() if name.endswith("_ARTIFACT")}
     of_counts = {"sparse/unknown", "data/null"}
-    assert told - set(names.METRICS) - tags - files - of_counts == set()
+    settings = {f"metrics.{field}" for field in Metrics.model_fields}
+    assert told - set(names.METRICS) - tags - files - of_counts - settings == set()
     pictures = re.findall(r"!\[.+?\]\((.+?)\)", text)
     assert len(pictures) >= 2
     for picture in pictures:
