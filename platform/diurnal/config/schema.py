@@ -88,7 +88,8 @@ class Dense(Section):
     """What becomes of NaN, infinities and values outside the transform's domain; both ways they are counted."""
     past: str = ""
     """A sparse feature. Instead of a column the input is what the increments before this one say about the row's ids
-    of that feature, never the increment itself; see `value`."""
+    of that feature, never the increment itself; see `value`. Takes 16 bytes of the storage for each row of its table
+    and version."""
     value: Literal["effect", "impressions"] = "effect"
     """With `past`: `impressions` is in how many rows an id has been; `effect` is its label rate less that of all rows,
     shrunk to 0 by `prior`: (positives - rate of all rows * impressions) / (impressions + prior). The mean over the
@@ -339,6 +340,14 @@ class Schema(Section):
             if table.name not in used:
                 must = "a feature looks the table up"
                 yield Broken(table.name, must, "remove the table, or name it in a feature", ("tables", index))
+
+    @rule
+    def _a_vocabulary_has_a_table_to_itself(self) -> Iterator[Broken]:
+        for index, feature in enumerate(self.sparse):
+            others = [f.name for f in self.table_features(feature.table_name) if f.name != feature.name]
+            if feature.mapping == "vocab" and others:
+                must = f"the rows of a vocabulary are its own ids'; {', '.join(others)} look this table up too"
+                yield Broken(feature.table_name, must, "give it a table of its own", ("sparse", index, "table"))
 
     @rule
     def _a_past_is_that_of_a_feature(self) -> Iterator[Broken]:

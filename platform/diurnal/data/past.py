@@ -33,6 +33,7 @@ from diurnal.errors import CheckpointError, Fault
 _FACTS = "past.json"
 _IMPRESSIONS, _POSITIVES = 0, 1
 _VOCABULARY = ("hashes", "rows")
+_MOST_WAITING = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,6 @@ class Past:
     of_feature: dict[str, np.ndarray] = field(default_factory=dict)
     """By name of a sparse feature (2, table rows) float64: impressions and positives of each row of its table; a
     feature that is not there has no past."""
-
     vocabulary: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     """By name of a feature: (K,) uint64 hashes of ids, ascending, and (K,) int32 their rows, from 1."""
 
@@ -73,19 +73,22 @@ class Past:
         counts = self.of_feature.get(feature.past)
         if counts is None:
             return np.zeros(len(lengths))
-        if counts.shape[1] <= ids.max(initial=0):  # the table has grown since
-            counts = np.pad(counts, ((0, 0), (0, int(ids.max()) + 1 - counts.shape[1])))
-        impressions = counts[_IMPRESSIONS].take(ids)
-        if feature.value == "impressions":
-            of_ids = impressions
-        else:
-            of_ids = counts[_POSITIVES].take(ids)
+        of_ids = _looked_up(counts[_IMPRESSIONS], ids)
+        if feature.value == "effect":
+            impressions, of_ids = of_ids, _looked_up(counts[_POSITIVES], ids)
             of_ids -= self.rate * impressions
             of_ids /= impressions + feature.prior
         if len(ids) == len(lengths) and (lengths == 1).all():
             return of_ids
         row_of_id = np.repeat(np.arange(len(lengths)), lengths)
         return np.bincount(row_of_id, of_ids, minlength=len(lengths)) / np.maximum(lengths, 1)
+
+
+def _looked_up(counts: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """A copy; 0 for rows that a table has got since it was counted."""
+    if ids.max(initial=0) < len(counts):
+        return counts.take(ids)
+    return np.where(ids < len(counts), counts.take(ids, mode="clip"), 0.0)
 
 
 NOTHING = Past()
@@ -154,6 +157,8 @@ class Pasts:
         return len(gone)
 
     def _write(self, past: Past, target: Path) -> None:
+        for left in self._folder.glob(f".{target.name}.*"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         half = target.with_name(f".{target.name}.{uuid4().hex[:8]}")
         half.mkdir(parents=True)
         try:
@@ -237,14 +242,14 @@ def _extended_vocabulary(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Ids that are new in `min_count` rows or more have the next rows, the more frequent ones first."""
     features = [feature for feature in reading.sparse if feature.mapping == "vocab"]
-    seen: dict[str, list[np.ndarray]] = {feature.name: [] for feature in features}
+    seen = {feature.name: _Seen() for feature in features}
     for stored, is_learned in _rows(increment, reading) if features else ():
         for feature in features:
-            seen[feature.name].append(hashes_in(stored, feature, reading, is_learned))
+            seen[feature.name].add(hashes_in(stored, feature, reading, is_learned))
     grown = {}
     for feature in features:
         known, rows = before.vocabulary.get(feature.name, (np.empty(0, np.uint64), np.empty(0, np.int32)))
-        hashes, counts = np.unique(np.concatenate([*seen[feature.name], np.empty(0, np.uint64)]), return_counts=True)
+        hashes, counts = seen[feature.name].counted()
         is_new = (counts >= feature.min_count) & ~np.isin(hashes, known)
         hashes, counts = hashes[is_new], counts[is_new]
         room = reading.table(feature.table_name).rows - 1 - len(known)
@@ -253,6 +258,29 @@ def _extended_vocabulary(
         order = np.argsort(joined := np.concatenate([known, hashes]))
         grown[feature.name] = (joined[order], np.concatenate([rows, added])[order])
     return grown
+
+
+class _Seen:
+    """How often each hash was there, in the memory of the distinct ones and of `_MOST_WAITING` more."""
+
+    def __init__(self) -> None:
+        self._hashes, self._counts = np.empty(0, np.uint64), np.empty(0, np.int64)
+        self._waiting: list[np.ndarray] = []
+
+    def add(self, hashes: np.ndarray) -> None:
+        self._waiting.append(hashes)
+        if sum(map(len, self._waiting)) > _MOST_WAITING:
+            self.counted()
+
+    def counted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct hashes, ascending, and how often each was there."""
+        new, counts = np.unique(np.concatenate([*self._waiting, self._hashes[:0]]), return_counts=True)
+        self._waiting = []
+        both, places = np.unique(np.concatenate([self._hashes, new]), return_inverse=True)
+        sums = np.zeros(len(both), np.int64)
+        np.add.at(sums, places, np.concatenate([self._counts, counts]))
+        self._hashes, self._counts = both, sums
+        return both, sums
 
 
 def _count(

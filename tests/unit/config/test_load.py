@@ -120,6 +120,7 @@ def test_a_rule_between_sections_is_stated_with_both_numbers_and_a_fix(folder: P
         ('type = "string"\nmany = true', 'cross = ["user", "item"]', "sparse[1].cross"),
         ('type = "string"\nmany = true', 'cross = ["user", "genres"]', "sparse[1].cross"),
         ("many = true", 'cross = ["user", "item"]', "sparse[1].type"),
+        ("many = true", 'mapping = "vocab"\ntable = "user"', "sparse[1].table"),
     ],
 )
 def test_a_schema_that_cannot_be_run_names_the_place(folder: Path, old: str, new: str, where: str) -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from diurnal.config import Schema
+from diurnal.data import past as past_module
 from diurnal.data.encode import count_names, encode
 from diurnal.data.holdout import write_slice
 from diurnal.data.partitions import Increment, read_increment
@@ -286,6 +287,22 @@ def test_a_full_vocabulary_takes_no_more_and_what_is_in_none_is_counted(days: Da
     assert counts["sparse/item/unknown"] == 1
     assert counts["sparse/tags/unknown"] in (2, 3)
     assert counts["sparse/tags/ids"] == 3
+
+
+def test_a_vocabulary_is_the_same_in_little_memory_after_a_kill(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = Schema.model_validate(VOCAB, strict=False)
+    plenty = days.pasts(of)
+    name = plenty.after(days.increment(0, of))
+    monkeypatch.setattr(past_module, "_MOST_WAITING", 10)
+    little = Pasts(days.root / "little", of)
+    left = days.root / "little" / f".{name}.killed"
+    left.mkdir(parents=True)
+    assert little.after(days.increment(0, of)) == name
+    assert not left.exists()
+    one, other = (open_past(pasts.path(name)).vocabulary for pasts in (plenty, little))
+    for feature, (hashes, rows) in one.items():
+        assert np.array_equal(other[feature][0], hashes)
+        assert np.array_equal(other[feature][1], rows)
 
 
 def test_counts_of_a_vocabulary_are_those_of_the_rows_that_ids_have_after_the_increment(days: Days) -> None:
