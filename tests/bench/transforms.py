@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from diurnal.config import Schema
 from diurnal.data.columns import encoded_columns
 from diurnal.data.partitions import Increment, read_increment
-from diurnal.data.past import Pasts
+from diurnal.data.pasts import Pasts
 from diurnal.data.read import read_batches
 from diurnal.data.streams import plan_increment
 

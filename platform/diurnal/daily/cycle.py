@@ -22,7 +22,7 @@ from diurnal.daily.segments import segments_of
 from diurnal.data.holdout import slice_increment, slices_folder, sweep_slices, write_slice
 from diurnal.data.ids import IncrementId
 from diurnal.data.partitions import Increment
-from diurnal.data.past import Pasts
+from diurnal.data.pasts import Pasts
 from diurnal.data.plausible import compare
 from diurnal.data.profile import Profile, profile_increment
 from diurnal.ledger.claims import Ledger

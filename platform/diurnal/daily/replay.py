@@ -18,7 +18,7 @@ from diurnal.checkpoint.store import Store
 from diurnal.config import Config
 from diurnal.data.ids import IncrementId
 from diurnal.data.partitions import Increment
-from diurnal.data.past import Pasts
+from diurnal.data.pasts import Pasts
 from diurnal.data.selection import select_increments
 from diurnal.errors import CheckpointError, Fault
 from diurnal.ledger.claims import Ledger

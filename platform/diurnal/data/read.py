@@ -18,7 +18,7 @@ from diurnal.data.encoded import Encoded
 from diurnal.data.holdout import is_held_out
 from diurnal.data.packed import PackedBatch, error_block
 from diurnal.data.partitions import JOINED_ROW, HeldOut, open_filesystem
-from diurnal.data.past import open_past
+from diurnal.data.past_files import open_past
 from diurnal.data.streams import LaneTask, ReadTask, RowRange, Window, permutation
 from diurnal.errors import DataError, DiurnalError, Fault
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torchrec import EmbeddingBagConfig, PoolingType
 
-from diurnal.config.schema import Schema, Table
+from diurnal.config.features import Table
+from diurnal.config.schema import Schema
 from diurnal.model.seeding import WORDS_PER_COUNT, philox, random_words
 
 _POOLING = {"sum": PoolingType.SUM, "mean": PoolingType.MEAN}

@@ -29,8 +29,8 @@ from torchrec.distributed.types import (
     ShardingType,
 )
 
+from diurnal.config.features import Table
 from diurnal.config.run import Config, Placement
-from diurnal.config.schema import Table
 from diurnal.errors import Fault, ResourceError
 from diurnal.model.optim import fused_optimizer_args
 from diurnal.model.tables import embedding_bag_configs

@@ -15,7 +15,7 @@ from diurnal.checkpoint.history import History
 from diurnal.config import Config
 from diurnal.data.holdout import located, slices_folder
 from diurnal.data.partitions import HeldOut, Increment, ParquetFile
-from diurnal.data.past import Pasts
+from diurnal.data.pasts import Pasts
 from diurnal.data.streams import StreamPlan, plan_increment
 from diurnal.errors import CheckpointError, ConfigError
 from diurnal.ledger.claims import Ledger

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import hardshrink
 
-from diurnal.config.schema import Table
+from diurnal.config.features import Table
 from diurnal.metrics.health import TableHealth
 from diurnal.model.optim import MOMENT
 from diurnal.model.tables import initial_rows

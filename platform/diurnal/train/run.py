@@ -14,7 +14,7 @@ from diurnal.checkpoint.manifest import Manifest, schema_hash
 from diurnal.checkpoint.store import Store, Version
 from diurnal.config import Config
 from diurnal.data.partitions import Increment
-from diurnal.data.past import Pasts
+from diurnal.data.pasts import Pasts
 from diurnal.data.selection import select_increments
 from diurnal.errors import CheckpointError, Fault
 from diurnal.ledger.claims import Ledger

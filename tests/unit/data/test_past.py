@@ -16,7 +16,9 @@ from diurnal.data import past as past_module
 from diurnal.data.encode import count_names, encode
 from diurnal.data.holdout import write_slice
 from diurnal.data.partitions import Increment, read_increment
-from diurnal.data.past import NOTHING, Past, Pasts, open_past
+from diurnal.data.past import NOTHING, Past
+from diurnal.data.past_files import open_past
+from diurnal.data.pasts import Pasts
 from diurnal.errors import CheckpointError
 
 SCHEMA: dict[str, Any] = {

@@ -9,7 +9,7 @@ from torch import nn
 from torchrec import EmbeddingBagCollection, PoolingType
 
 from diurnal.config import Dense, Schema, Sparse, Table
-from diurnal.config.schema import TORCH_MODULE_NAMES
+from diurnal.config.features import TORCH_MODULE_NAMES
 from diurnal.model.seeding import philox, random_words
 from diurnal.model.tables import embedding_bag_configs, initial_rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from diurnal.config.schema import TORCH_MODULE_NAMES
+from diurnal.config.features import TORCH_MODULE_NAMES
 
 MAX_NAME_CHARS = 80
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
-from diurnal.config.schema import DIM_MULTIPLE, Dense
+from diurnal.config.features import DIM_MULTIPLE, Dense
 from diurnal.data.guess import inputs
 from diurnal.data.guess.cardinality import count_ids
 from diurnal.data.guess.inputs import Ids

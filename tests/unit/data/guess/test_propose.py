@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from diurnal.config.schema import TORCH_MODULE_NAMES, Schema
+from diurnal.config.features import TORCH_MODULE_NAMES
+from diurnal.config.schema import Schema
 from diurnal.data.guess.proposal import Proposal
 from diurnal.data.guess.propose import MAX_TABLE_FLOATS, propose
 from diurnal.data.guess.text import run_text, schema_text
