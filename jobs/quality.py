@@ -17,6 +17,7 @@ from diurnal.train.run import train
 
 WARM_UP_DAYS, SEEDS = 60, (0, 1, 2)
 SYNTHETIC_DAYS = 10
+SHOWN = {"mean_day_auc": "day AUC", "pooled_ne": "pooled NE", "calibration": "calibration"}
 
 
 def fresh(name: str, seed: int) -> Config:
@@ -36,8 +37,12 @@ def movielens(seed: int) -> dict[str, Any]:
     subprocess.run([sys.executable, "datasets/movielens/convert.py", "--out", config.data.path], check=True)
     days = fit(config, list_increments(config.data.path, config.dataset))
     total = across_days(day["evaluated"]["report"] for day in days[WARM_UP_DAYS:])
-    print(f"ml-100k, seed {seed}: day AUC {total.mean_day_auc:.4f}, pooled NE {total.pooled_ne:.4f}", flush=True)
+    print(f"ml-100k, seed {seed}: {told(vars(total))}", flush=True)
     return {"seed": seed, **vars(total)}
+
+
+def told(total: dict[str, Any]) -> str:
+    return ", ".join(f"{words} {total[key]:.4f}" for key, words in SHOWN.items())
 
 
 def synthetic() -> dict[str, Any]:
@@ -56,9 +61,9 @@ def synthetic() -> dict[str, Any]:
 
 def main() -> None:
     seeds = [movielens(seed) for seed in SEEDS]
-    mean = {key: sum(s[old] for s in seeds) / len(seeds) for key, old in (("mean_day_auc",) * 2, ("pooled_ne",) * 2)}
+    mean = {key: sum(seed[key] for seed in seeds) / len(seeds) for key in SHOWN}
     result = {"movielens": {**mean, "seeds": seeds}, "synthetic": synthetic()}
-    print(f"ml-100k, mean of {len(seeds)} seeds: day AUC {mean['mean_day_auc']:.4f}, pooled NE {mean['pooled_ne']:.4f}")
+    print(f"ml-100k, mean of {len(seeds)} seeds: {told(mean)}")
     Path("build/quality.json").write_text(json.dumps(result, indent=2))
 
 

@@ -83,11 +83,11 @@ def replay(
         print_json(found.to_dict())
         return
     click.echo(f"{len(found.increments)} increments, {found.increments[0]} to {found.increments[-1]}")
-    click.echo(f"{'model':>20}  {'pooled NE':>9}  {'above, %':>11}  {'mean AUC':>8}")
+    click.echo(f"{'model':>20}  {'pooled NE':>9}  {'above, %':>11}  {'mean AUC':>8}  {'calibration':>11}")
     for row in found.table():
-        cells = (row["pooled_ne"], row["excess_ne_pct"], row["mean_day_auc"])
-        ne, excess, auc = ("-" if cell is None else f"{cell:.4f}" for cell in cells)
-        click.echo(f"{row['model']:>20}  {ne:>9}  {excess:>11}  {auc:>8}")
+        cells = (row["pooled_ne"], row["excess_ne_pct"], row["mean_day_auc"], row["calibration"])
+        ne, excess, auc, calibration = ("-" if cell is None else f"{cell:.4f}" for cell in cells)
+        click.echo(f"{row['model']:>20}  {ne:>9}  {excess:>11}  {auc:>8}  {calibration:>11}")
 
 
 def _run(asked: Any, follow: bool, files: Texts, overrides: Texts, as_json: bool) -> None:

@@ -53,8 +53,8 @@ class Replay:
     wall_s: float
 
     def table(self) -> list[dict[str, Any]]:
-        """For each column: pooled NE over all rows, mean AUC of the increments, and how much NE is above the first
-        column's, in per cent."""
+        """For each column: pooled NE over all rows, mean AUC of the increments, calibration, and how much NE is
+        above the first column's, in per cent."""
         rows = []
         for name, scored in self.columns.items():
             total = across_days(one.report for one in scored)

@@ -11,13 +11,15 @@ from diurnal.metrics.report import binary_entropy
 
 @dataclass(frozen=True)
 class AcrossDays:
-    """Both are None when they are undefined."""
+    """What is undefined is None."""
 
     mean_day_auc: float | None
     """Mean AUC of the days that have rows and classes enough."""
     num_auc_days: int
     pooled_ne: float | None
     """Log loss of all rows over the entropy of the base rate of all rows."""
+    calibration: float | None
+    """Sum of predictions over sum of labels, of the days that have a positive."""
     num_days: int
     rows: int
 
@@ -39,11 +41,14 @@ def across_days(reports: Iterable[Mapping[str, Any]], *, min_rows: int = 50, min
     weight = sum(r["weight"] for r in scored)
     positive = sum(r["weight"] * r["base_rate"] for r in scored)
     entropy = binary_entropy(positive, weight - positive)
+    rated = [(r["weight"] * r["base_rate"], r["calibration"]) for r in scored if r["calibration"] is not None]
+    predicted, observed = sum(label * ratio for label, ratio in rated), sum(label for label, _ in rated)
     log_loss = sum(r["weight"] * r["log_loss"] for r in scored)
     return AcrossDays(
         mean_day_auc=sum(aucs) / len(aucs) if aucs else None,
         num_auc_days=len(aucs),
         pooled_ne=log_loss / weight / entropy if entropy > 0 else None,
+        calibration=predicted / observed if observed > 0 else None,
         num_days=len(reports),
         rows=sum(r["rows"] for r in reports),
     )
