@@ -80,6 +80,9 @@ def test_a_file_that_is_left_out_is_told_and_counted(tmp_path: Path) -> None:
     assert [Path(path).name for path in metrics[QUARANTINED]] == ["b.parquet"]
     assert [summary[names.DATA_QUARANTINED_FILES] for summary in done["summaries"] + done["told_again"]] == [1, 1]
     [said] = [text for text in done["said"] if "left out" in text]
+    with Ledger.of(config_of(days, tmp_path)) as ledger:
+        (event,) = ledger.events(kind="left_out")
+    assert (event.increment, event.data) == (DAY, {"version": 1, "files": ["b.parquet"]})
     assert said.startswith(f"{DAY}: left out, since it cannot be read: ")
 
 

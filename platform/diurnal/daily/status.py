@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -16,10 +16,12 @@ from diurnal.ledger.records import IncrementRecord, VersionRecord
 SHOWN = 10
 """Increments that are listed, the newest ones."""
 
+SHOWN_FILES = 3
+
 PENDING = ("seen", "ready", "claimed", "profiled", "trained", "failed")
 
 
-Kind = Literal["held", "undecided", "failed", "waiting", "skipped", "late"]
+Kind = Literal["held", "undecided", "failed", "waiting", "skipped", "left_out", "late"]
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,10 @@ def status_of(
         next_increment=following,
         increments=tuple(increments[-SHOWN:]),
         num_pending=sum(record.state in PENDING and record.version is None for record in increments),
-        troubles=tuple(_troubles(config, increments, champion, following, now_s)),
+        troubles=(
+            *_left_out(ledger, model, increments[-SHOWN:]),
+            *_troubles(config, increments, champion, following, now_s),
+        ),
     )
 
 
@@ -177,6 +182,17 @@ def _troubles(
             to_do = "run `diurnal daily`, or look at what writes the data"
             found.append(Trouble(following, "late", what, to_do, True))
     return found
+
+
+def _left_out(ledger: Ledger, model: str, increments: list[IncrementRecord]) -> Iterator[Trouble]:
+    """Versions that have not learned all files of their increment."""
+    files = {(e.increment, e.data["version"]): e.data["files"] for e in ledger.events(model, kind="left_out")}
+    for record in increments:
+        if names := files.get((record.increment, record.version)):
+            shown = ", ".join(names[:SHOWN_FILES]) + (", ..." if len(names) > SHOWN_FILES else "")
+            what = f"learned without {len(names)} damaged file{'s' * (len(names) > 1)}: {shown}"
+            to_do = 'write them again, and learn the day anew with `days.changed = "retrain"`'
+            yield Trouble(record.increment, "left_out", what, to_do, False)
 
 
 def due_s(config: Config, increment: str) -> float:

@@ -313,6 +313,9 @@ class TrainingDesk:
         attempt = self._lease.begin_attempt(increment, data["number"], self._world_size, rows, replayed)
         self._open[increment] = _Open(increment, attempt, rows)
         self.replayed_rows[increment] = replayed + sum(other.replayed_rows for other in before)
+        if files := [path.rpartition("/")[2] for path in data.get("quarantined_files", ())]:
+            told = {"version": data["number"], "files": files}
+            self._keep(lambda: self._lease.note("left_out", increment, "no whole Parquet files", told))
         if replayed:
             self._say(f"{increment}: {replayed:,} rows are learned again")
         if self.restarts and self.restarts[-1].recovery_s is None:

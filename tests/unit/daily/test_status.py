@@ -125,6 +125,22 @@ def test_a_version_that_is_held_is_named_with_its_reason(config: Config, ledger:
     assert found.to_dict()["needs_a_person"] is True
 
 
+def test_files_that_a_version_has_not_learned_are_named_as_long_as_it_is_that_of_the_day(
+    config: Config, ledger: Ledger, lease: Lease
+) -> None:
+    for number in (1, 2):
+        commit(lease, number)
+        judge(lease, number, "promote", number - 1 or None)
+    files = [f"part-{index}.parquet" for index in range(4)]
+    for number in (1, 2, 2):  # told once more by each restart
+        lease.note("left_out", f"2026-01-0{number}", data={"version": 7 if number == 1 else number, "files": files})
+    found = status(config, ledger, now_s)
+    (trouble,) = found.troubles
+    assert (trouble.increment, trouble.kind, trouble.needs_a_person) == ("2026-01-02", "left_out", False)
+    assert trouble.what == "learned without 4 damaged files: part-0.parquet, part-1.parquet, part-2.parquet, ..."
+    assert f"- 2026-01-02: {trouble.what}" in found.text()
+
+
 def test_an_increment_that_is_held_may_be_tried_again(config: Config, ledger: Ledger, lease: Lease) -> None:
     commit(lease, 1)
     judge(lease, 1, "promote", None)

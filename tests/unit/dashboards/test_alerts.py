@@ -43,6 +43,7 @@ CASES: dict[str, tuple[str, dict[str, str], list[str]]] = {
     "late for a moment": ("6m", {UP: "1x10", 'diurnal_model_late{model="m"}': "1 0 0 0 0 0 0 0"}, []),
     "held": ("2m", {UP: "1x10", HELD % "held": "1x10"}, ["DiurnalHeld"]),
     "failed": ("6m", {UP: "1x10", HELD % "failed": "1x10"}, ["DiurnalFailed"]),
+    "left out": ("2m", {UP: "1x10", HELD % "left_out": "1x10"}, ["DiurnalDamaged"]),
     "stalled": ("40m", {UP: "1x80", LEARNING: "1x80", STEPS % 0: "0+60x20 1200x60"}, ["DiurnalStalled"]),
     "the driver is gone": ("40m", {UP: "1x80", LEARNING: "1x80"}, ["DiurnalStalled"]),
     "another rank goes on": (
