@@ -12,11 +12,17 @@ import pytest
 from diurnal.checkpoint.manifest import Lineage
 from diurnal.checkpoint.store import Store
 from diurnal.config import Config
+from diurnal.checkpoint.history import History
 from diurnal.data.hashing import hash_int64, rows_from_hash
+from diurnal.data.selection import select_increments
+from diurnal.errors import DataError
+from diurnal.ledger.claims import Ledger
+from diurnal.testing import run_world
 from diurnal.testing_daily import (
     config_of,
     daily,
     day_of,
+    learn,
     lineage_of,
     rows_learned,
     scales_price,
@@ -24,6 +30,7 @@ from diurnal.testing_daily import (
     versions_of,
     write_days,
 )
+from diurnal.train.desk import TrainingDesk
 
 PRIOR = 20.0
 
@@ -95,3 +102,34 @@ def test_each_version_scores_with_its_own_past(model: Config) -> None:
     before = {(day[number], of[number - 1].past_after) for number in (2, 3, 4)}
     assert by_mode["score"] == before
     assert by_mode["judge"] == before | {(day[number], of[number].past_after) for number in of}
+
+
+def train_span(rank: int, world_size: int, config: Config) -> str:
+    """One life of `diurnal train` over all days, without Ray. Answers what has ended it."""
+    ledger = Ledger.of(config)
+    lease = ledger.claim(config.name, "train", 30.0)
+    history = History(Store(config.storage, config.name), ledger, config.name)
+    desk = TrainingDesk(config, history, ledger, lease, select_increments(config.data.path, config.dataset))
+    try:
+        desk.prepare()
+        learn(config, desk)
+        return ""
+    except DataError as error:
+        return str(error)
+    finally:
+        lease.release()
+
+
+def test_a_span_of_days_is_counted_while_it_is_learned(tmp_path: Path) -> None:
+    """What is wrong on a later day costs none of those before it; what they are seen with is what days that come one by
+    one are seen with."""
+    days = write_days(tmp_path / "days", 3)
+    spoilt = write_days(tmp_path / "spoilt", 3, {2: lambda columns: columns["label"].put(7, 9)})
+    whole, until = (config_of(path, tmp_path / path.name / "storage") for path in (days, spoilt))
+    assert run_world(train_span, 1, whole) == [""]
+    [why] = run_world(train_span, 1, until)
+    assert f"{day_of(2)}/part-0.parquet: column label (label)" in why
+    pasts = [one.past_after for one in lineages(whole).values()]
+    assert [name[:10] for name in pasts] == [day_of(0), day_of(1), day_of(2)]
+    assert [one.past for one in lineages(whole).values()] == ["", *pasts[:-1]]
+    assert [one.past_after for one in lineages(until).values()] == pasts[:2]

@@ -29,7 +29,7 @@ from diurnal.ledger.claims import Ledger
 from diurnal.ledger.lease import Lease
 from diurnal.ledger.records import IncrementRecord
 from diurnal.tracking.mlflow import Dataset
-from diurnal.train.desk import plan_of
+from diurnal.train.planner import plan_of
 from diurnal.train.spec import Trial
 from diurnal.train.summary import dataset_of
 from diurnal.train.trial import JUDGED

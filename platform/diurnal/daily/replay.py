@@ -25,8 +25,9 @@ from diurnal.ledger.claims import Ledger
 from diurnal.ledger.records import Commit
 from diurnal.metrics.across_days import across_days
 from diurnal.stack import check_stack
-from diurnal.train.desk import ScoringDesk, plan_of
+from diurnal.train.desk import ScoringDesk
 from diurnal.train.group import worker_groups
+from diurnal.train.planner import plan_of
 from diurnal.train.progress import Progress
 from diurnal.train.run import refuse_what_does_not_fit
 from diurnal.train.spec import Fit, Start

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,8 @@ from diurnal.data.inputs import hashes_in
 from diurnal.data.partitions import Increment
 from diurnal.data.past import IMPRESSIONS, POSITIVES, Past
 from diurnal.data.past_files import open_past
+
+T = TypeVar("T")
 
 _MOST_WAITING = 1 << 22
 
@@ -30,8 +33,9 @@ def extended(increment: Increment, schema: Schema) -> Past:
     counts = {name: _aged(before, name, schema, kept) for name in schema.remembered}
     places = [(index, f.name) for index, f in enumerate(reading.sparse) if f.name in counts]
     impressions = positives = 0
-    for stored, is_learned in _rows(increment, reading) if places else ():
-        rows = encode(stored, reading, replace(before, vocabulary=vocabulary))
+    seen_with = replace(before, vocabulary=vocabulary)
+    encoded = _seen(increment, reading, lambda rows: encode(rows, reading, seen_with)) if places else ()
+    for rows, is_learned in encoded:
         impressions += int(np.count_nonzero(is_learned))
         positives += int(np.count_nonzero(rows.labels[is_learned]))
         for index, name in places:
@@ -45,13 +49,13 @@ def extended(increment: Increment, schema: Schema) -> Past:
     )
 
 
-def _rows(increment: Increment, reading: Schema) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+def _seen(increment: Increment, reading: Schema, see: Callable[[pa.RecordBatch], T]) -> Iterator[tuple[T, np.ndarray]]:
     from diurnal.data.read import read_rows
     from diurnal.data.streams import plan_increment
 
     plan = plan_increment(increment, batch_rows=1 << 16, num_streams=1, seed=0, order="file", task_rows=1 << 16)
     for task in plan.read_tasks(0, 1):
-        yield from read_rows(task, reading, increment.path)
+        yield from read_rows(task, reading, increment.path, see)
 
 
 def _extended_vocabulary(
@@ -60,7 +64,7 @@ def _extended_vocabulary(
     """Ids that are new in `min_count` rows or more have the next rows, the more frequent ones first."""
     features = [feature for feature in reading.sparse if feature.mapping == "vocab"]
     seen = {feature.name: _Seen() for feature in features}
-    for stored, is_learned in _rows(increment, reading) if features else ():
+    for stored, is_learned in _seen(increment, reading, lambda rows: rows) if features else ():
         for feature in features:
             seen[feature.name].add(hashes_in(stored, feature, reading, is_learned))
     grown = {}

@@ -77,7 +77,9 @@ class Pasts:
         """
         at_work = tuple(f"{increment}-" for increment in increments)
         found = list(self._folder.iterdir()) if self._folder.exists() else []
-        gone = [entry for entry in found if entry.name not in named and not entry.name.startswith(at_work)]
+        # One that is being written has a dot before its name.
+        kept = [entry for entry in found if entry.name in named or entry.name.removeprefix(".").startswith(at_work)]
+        gone = [entry for entry in found if entry not in kept]
         for entry in gone:
             shutil.rmtree(entry, ignore_errors=True)
         return len(gone)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,8 @@ from diurnal.data.partitions import JOINED_ROW, HeldOut, open_filesystem
 from diurnal.data.past_files import open_past
 from diurnal.data.streams import LaneTask, ReadTask, RowRange, Window, permutation
 from diurnal.errors import DataError, DiurnalError, Fault
+
+T = TypeVar("T")
 
 _PIECE_ROWS = 8192
 """Rows decoded and encoded at a time: few enough for a core's cache, enough to forget what a call costs."""
@@ -54,16 +56,19 @@ def read_batches(task: ReadTask, schema: Schema, dataset: str) -> Iterator[Packe
         yield PackedBatch.pack(pieces or [nothing], step, task.batch_rows)
 
 
-def read_rows(task: ReadTask, schema: Schema, dataset: str) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-    """The rows of a task as they are stored, stream after stream; and which of them are learned, (n,) bool.
+def read_rows(
+    task: ReadTask, schema: Schema, dataset: str, see: Callable[[pa.RecordBatch], T]
+) -> Iterator[tuple[T, np.ndarray]]:
+    """What one sees in the rows of a task, piece by piece, stream after stream; and which of these rows are learned,
+    (n,) bool.
 
     Raises:
-        DataError: a file cannot be read, or is not what was planned.
+        DataError: a file cannot be read, or is not what was planned, or holds a value that `see` refuses.
     """
-    source = _Source(schema, dataset, task.held_out, lambda rows: rows)
+    source = _Source(schema, dataset, task.held_out, see)
     for lane in task.lanes:
-        for rows, row_index in _lane_pieces(lane, source):
-            yield rows, row_index >= 0
+        for seen, row_index in _lane_pieces(lane, source):
+            yield seen, row_index >= 0  # pyright: ignore[reportReturnType]
 
 
 def run_read_tasks(tasks: pa.Table, schema: Schema, dataset: str) -> Iterator[pa.Table]:

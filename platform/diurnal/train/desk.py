@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from diurnal.checkpoint.history import History
 from diurnal.config import Config
-from diurnal.data.holdout import located, slices_folder
-from diurnal.data.partitions import HeldOut, Increment, ParquetFile
+from diurnal.data.partitions import Increment
 from diurnal.data.pasts import Pasts
-from diurnal.data.streams import StreamPlan, plan_increment
 from diurnal.errors import CheckpointError, ConfigError
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.lease import Lease
 from diurnal.ledger.records import Commit
+from diurnal.train.ahead import Ahead
+from diurnal.train.planner import Planned, Planner
 from diurnal.train.spec import Fit, Start, Trial
 
 if TYPE_CHECKING:
@@ -36,19 +36,10 @@ MayLearn = Callable[[str, dict[str, Any]], bool]
 """Whether an increment is learned, now that it was scored; asked where something is to be measured."""
 
 
-def plan_of(config: Config, increment: Increment) -> StreamPlan:
-    """How an increment is dealt into steps under a configuration."""
-    return plan_increment(
-        increment,
-        batch_rows=config.data.batch_rows,
-        num_streams=config.num_streams,
-        seed=config.seed,
-        order=config.data.order,
-        task_rows=config.data.task_rows,
-    )
-
-
 RETRY_EVERY_S = 0.5
+
+ANSWER_WITHIN_S = 5.0
+"""Who asks for more hears in this time that there is nothing yet, and asks again."""
 
 _MANY_ROWS = 1_000_000
 
@@ -112,8 +103,11 @@ class TrainingDesk:
         self._ledger = ledger
         self._lease = lease
         self._pasts = Pasts.of(config)
+        self._planner = Planner(config, history, self._pasts)
         self._todo = list(todo)
         self._more = more
+        self._planned: Ahead[Planned] = Ahead(())
+        self._is_asking = self._is_early = False
         self._say = say
         self._trial_of = trial_of
         self._may_learn = may_learn
@@ -132,12 +126,12 @@ class TrainingDesk:
         """By increment: rows that were learned again, since they came after the last commit before a restart."""
 
     def prepare(self) -> None:
-        """Makes what rows are seen with, so that no worker waits for it."""
-        rows = sum(increment.num_rows for increment in self._todo)
+        """Makes what the first rows are seen with, so that no worker waits for it."""
         if self._config.dataset.has_past and self._todo:
+            rows = self._todo[0].num_rows
             if rows >= _MANY_ROWS:
-                self._say(f"counting the ids of {rows:,} rows, which the increments after them are seen with")
-            self._fits(self._todo)
+                self._say(f"counting the ids of {rows:,} rows, which the increment after them is seen with")
+            list(self._planner.plans(self._todo[:1], self._history.parent()))
 
     def answer(self, event: Event) -> Any:
         if event["kind"] == "start":
@@ -195,13 +189,18 @@ class TrainingDesk:
         self._world_size = world_size
         newest = self._history.newest()
         resumed = newest if newest is not None and self._goes_on(newest) else None
-        begin = resumed or self._history.parent()
+        parent = self._history.parent()
+        begin = resumed or parent
         self.generation += 1
+        self._planned.close()
+        self._planned = Ahead(self._planner.plans(list(self._todo), parent, resumed))
+        # Those after the first are planned while it is learned, where rows have to be counted for that.
+        known = self._planned.take(None) if self._config.dataset.has_past else self._planned.take_all()
         return Start(
             token=self._lease.token,
             path=begin.path if begin else "",
             is_resumed=resumed is not None,
-            fits=tuple(self._fits(self._todo, resumed)),
+            fits=tuple(self._fits(known)),
             generation=self.generation,
         )
 
@@ -250,52 +249,43 @@ class TrainingDesk:
         self._say(f"{newest.increment}: begun anew, since {why}")
         return False
 
-    def _fits(self, increments: Sequence[Increment], resumed: Commit | None = None) -> list[Fit]:
-        """Each goes on from the one before it, and learns what that one has held out."""
+    def _fits(self, planned: Sequence[Planned]) -> Iterator[Fit]:
+        """Of the increments that are next."""
         done = max((commit.number for commit in self._history.commits() if commit.is_final), default=0)
         tried = {attempt.increment: attempt.attempt for attempt in self._ledger.attempts(self._lease.model)}
         parent = self._history.parent()
-        lineage = self._history.store.at(parent.path).manifest().lineage if parent else None
-        held_out = lineage and lineage.held_out
-        left = self._found(HeldOut.from_json(held_out).files) if held_out else ()
-        number, path = (parent.number, parent.path) if parent else (None, "")
-        past = lineage.past_after if lineage else ""
-        fits = []
-        for index, increment in enumerate(increments):
-            if resumed is not None and index == 0:
-                plan = self._plan_again(increment, resumed)
-            else:
-                plan = plan_of(self._config, replace(increment, joined=left, past=self._pasts.path(past)))
-            past = self._pasts.after(plan.increment)
-            attempt = tried.get(increment.id, 0) + 1
-            trial = self._trial_of(plan.increment)
-            json = plan.to_json()
-            known = done + 1 + index, attempt, number, path, trial, self._pasts.path(past)
-            fits.append(Fit(json, increment.fingerprint, *known))
-            number, path = done + 1 + index, ""
-            left = plan.increment.held_out.files if plan.increment.held_out else ()
-        return fits
-
-    def _plan_again(self, increment: Increment, resumed: Commit) -> StreamPlan:
-        """As it was when it was begun, whatever the configuration says by now."""
-        lineage = self._history.store.at(resumed.path).manifest().lineage
-        joined = self._found(ParquetFile.from_json(file) for file in lineage.joined)
-        held_out = HeldOut.from_json(lineage.held_out) if lineage.held_out else None
-        if held_out is not None:
-            held_out = replace(held_out, files=self._found(held_out.files))
-        increment = replace(increment, joined=joined, held_out=held_out, past=self._pasts.path(lineage.past))
-        return StreamPlan.from_recipe(increment, lineage.recipe)
-
-    def _found(self, files: Iterable[ParquetFile]) -> tuple[ParquetFile, ...]:
-        """Held-out rows where they are now: the storage may have moved since a version named them."""
-        return located(files, slices_folder(self._config.storage, self._config.name))
+        goes_on_from = (parent.number, parent.path) if parent else (None, "")
+        for number, (plan, past) in enumerate(planned, done + 1):
+            yield Fit(
+                plan.to_json(),
+                plan.increment.fingerprint,
+                number,
+                tried.get(plan.increment_id, 0) + 1,
+                *goes_on_from,
+                self._trial_of(plan.increment),
+                self._pasts.path(past),
+            )
+            goes_on_from = number, ""
 
     def _next(self) -> tuple[Fit, ...] | None:
+        while True:
+            planned = self._planned.take(ANSWER_WITHIN_S)
+            if planned:
+                self._is_asking = False
+                return tuple(self._fits(planned))
+            if not self._planned.is_done:
+                return None
+            if self._is_asking:
+                self._is_asking = False
+                return None if self._is_early else ()
+            self._is_asking, self._planned = True, Ahead(self._beyond())
+
+    def _beyond(self) -> Iterator[Planned]:
+        """Plans of what there is beyond what is known."""
         increments = self._more()
-        if increments is None:
-            return None
-        self._todo += increments
-        return tuple(self._fits(increments))
+        self._is_early = increments is None
+        self._todo += increments or ()
+        yield from self._planner.plans(increments or (), self._history.parent())
 
     def _scored(self, increment: str, data: dict[str, Any]) -> bool:
         if self._may_learn(increment, data):

@@ -21,8 +21,9 @@ from diurnal.ledger.claims import Ledger
 from diurnal.ledger.lease import Lease
 from diurnal.stack import check_stack
 from diurnal.tracking.mlflow import TrackingReport
-from diurnal.train.desk import Restart, ScoringDesk, TrainingDesk, plan_of
+from diurnal.train.desk import Restart, ScoringDesk, TrainingDesk
 from diurnal.train.group import worker_groups
+from diurnal.train.planner import plan_of
 from diurnal.train.progress import Progress
 from diurnal.train.span import Span
 from diurnal.train.spec import Fit, Start

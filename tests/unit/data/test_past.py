@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from diurnal.config import Schema
-from diurnal.data import past as past_module
+from diurnal.data import past_counts
 from diurnal.data.encode import count_names, encode
 from diurnal.data.holdout import write_slice
 from diurnal.data.partitions import Increment, read_increment
@@ -227,9 +227,11 @@ def test_a_past_that_is_gone_is_said_and_a_sweep_spares_what_is_named_or_at_work
     first = pasts.after(days.increment(0, of))
     second = pasts.after(replace(days.increment(1, of), past=pasts.path(first)))
     third = pasts.after(replace(days.increment(2, of), past=pasts.path(second)))
+    half_written = days.root / "past" / f".{third}.0123abcd"
+    half_written.mkdir()
     assert pasts.sweep({second}, ["2026-01-03"]) == 1
     left = {entry.name for entry in (days.root / "past").iterdir()}
-    assert left == {second, third}
+    assert left == {second, third, half_written.name}
     with pytest.raises(CheckpointError, match="no such folder"):
         pasts.path(first)
 
@@ -295,7 +297,7 @@ def test_a_vocabulary_is_the_same_in_little_memory_after_a_kill(days: Days, monk
     of = Schema.model_validate(VOCAB, strict=False)
     plenty = days.pasts(of)
     name = plenty.after(days.increment(0, of))
-    monkeypatch.setattr(past_module, "_MOST_WAITING", 10)
+    monkeypatch.setattr(past_counts, "_MOST_WAITING", 10)
     little = Pasts(days.root / "little", of)
     left = days.root / "little" / f".{name}.killed"
     left.mkdir(parents=True)
