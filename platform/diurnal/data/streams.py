@@ -1,9 +1,11 @@
 """Which rows make which global batch, and which rank reads them: planned from row counts before anything is read.
 
 The increment's row groups, those at its edges clipped to its own rows, in file order or in a seeded order, form one
-sequence of N rows. It is cut into super-blocks of K * G rows; a super-block is V contiguous lanes, one for each stream,
-and a stream is its lanes one after the other. Step s takes the s-th G/V rows of every stream. The last super-block may
-be partial: its rows are split into V lanes whose sizes differ by at most one. Hence
+sequence of N rows. It is cut into super-blocks of K * G rows, and the last one has the rest too; a super-block is V
+contiguous lanes, one for each stream, and a stream is its lanes one after the other. Step s takes the s-th G/V rows of
+every stream. The last super-block has less than 2 K G rows: they are split into V lanes whose sizes differ by at most
+one, and each lane is spread evenly over as few steps as can be. A short last batch would move the model as far as a
+full one, in whatever direction its few rows point. Hence
 
 - the rows of a global batch depend on the files, G, V and the order, and not on the world size W;
 - there are ceil(N / G) steps, known beforehand and equal on every rank;
@@ -64,10 +66,11 @@ class Window:
 
 @dataclass(frozen=True)
 class LaneTask:
-    """What one stream gives to the steps of a task: `step_rows` rows to each until they run out."""
+    """What one stream gives to the steps of a task."""
 
     stream: int
-    step_rows: int
+    step_rows: tuple[int, ...]
+    """Rows that it gives to each step."""
     windows: tuple[Window, ...]
 
     @property
@@ -96,8 +99,7 @@ class ReadTask:
         return sum(self.lane_rows(lane, step) for lane in self.lanes)
 
     def lane_rows(self, lane: LaneTask, step: int) -> int:
-        before = (step - self.first_step) * lane.step_rows
-        return max(0, min(lane.step_rows, lane.num_rows - before))
+        return lane.step_rows[step - self.first_step]
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class StreamPlan:
 
     @property
     def step_rows(self) -> int:
-        """G/V, rows that a stream gives to a step."""
+        """G/V, rows that a stream gives to a step at most."""
         return self.batch_rows // self.num_streams
 
     def local_batch_rows(self, world_size: int) -> int:
@@ -139,10 +141,9 @@ class StreamPlan:
 
     def cursors(self, step: int) -> list[int]:
         """Rows that each stream has given to the steps before `step`."""
-        block = min(self._checked(step), max(0, self.num_steps - 1)) // self.block_steps
+        block, into = self._place(self._checked(step))
         before = block * self.block_steps * self.step_rows
-        into = step * self.step_rows - before
-        return [before + min(stop - start, into) for start, stop in self._lanes(block)]
+        return [before + self._given(stop - start, block, into) for start, stop in self._lanes(block)]
 
     def rows_before(self, step: int) -> int:
         """Real rows in the global batches [0, step)."""
@@ -158,8 +159,8 @@ class StreamPlan:
         step = self._checked(start_step)
         tasks = []
         while step < stop:
-            block = step // self.block_steps
-            end = min(stop, (block + 1) * self.block_steps)
+            block, into = self._place(step)
+            end = min(stop, step - into + self._steps_of(block))
             lanes = self._lanes(block)[rank::world_size]
             tasks.append(
                 ReadTask(
@@ -168,8 +169,7 @@ class StreamPlan:
                     num_steps=end - step,
                     batch_rows=self.local_batch_rows(world_size),
                     lanes=tuple(
-                        self._lane_task(rank + i * world_size, lane, step - block * self.block_steps, end - step)
-                        for i, lane in enumerate(lanes)
+                        self._lane_task(rank + i * world_size, lane, step, end - step) for i, lane in enumerate(lanes)
                     ),
                     held_out=self.increment.held_out,
                     past=self.increment.past,
@@ -215,21 +215,39 @@ class StreamPlan:
             raise ValueError(f"step {step} is not within 0 to {self.num_steps} of {self.increment_id}")
         return step
 
+    @property
+    def _last_block(self) -> int:
+        return max(1, self.num_rows // (self.block_steps * self.batch_rows)) - 1
+
+    def _place(self, step: int) -> tuple[int, int]:
+        """Super-block of a step, and which of its steps it is."""
+        block = min(step // self.block_steps, self._last_block)
+        return block, step - block * self.block_steps
+
+    def _steps_of(self, block: int) -> int:
+        return self.block_steps if block < self._last_block else self.num_steps - block * self.block_steps
+
     def _lanes(self, block: int) -> list[tuple[int, int]]:
         """Start and stop of each stream's lane in the sequence of rows."""
         start = block * self.block_steps * self.batch_rows
-        rows = max(0, min(self.block_steps * self.batch_rows, self.num_rows - start))
+        rows = self.block_steps * self.batch_rows if block < self._last_block else self.num_rows - start
         size, longer = divmod(rows, self.num_streams)
         bounds = [start + v * size + min(v, longer) for v in range(self.num_streams + 1)]
         return list(pairwise(bounds))
 
+    def _given(self, lane_rows: int, block: int, num_steps: int) -> int:
+        """Rows of a lane in the first steps of its super-block."""
+        return lane_rows * num_steps // max(1, self._steps_of(block))
+
     def _lane_task(self, stream: int, lane: tuple[int, int], first_step: int, num_steps: int) -> LaneTask:
         start, stop = lane
-        taken = min(stop, start + first_step * self.step_rows)
-        until = min(stop, taken + num_steps * self.step_rows)
+        block, into = self._place(first_step)
+        given = [start + self._given(stop - start, block, into + i) for i in range(num_steps + 1)]
+        taken, until = given[0], given[-1]
+        step_rows = tuple(after - before for before, after in pairwise(given))
         if self.order == "file":
             windows = [Window(self._ranges(taken, until), 0, until - taken)] if until > taken else []
-            return LaneTask(stream, self.step_rows, tuple(windows))
+            return LaneTask(stream, step_rows, tuple(windows))
         windows, size = [], self.window_steps * self.step_rows
         while taken < until:
             first = start + (taken - start) // size * size
@@ -238,7 +256,7 @@ class StreamPlan:
             key = _key(self.seed, self.increment_id, first)
             windows.append(Window(self._ranges(first, last), taken - first, rows, key))
             taken += rows
-        return LaneTask(stream, self.step_rows, tuple(windows))
+        return LaneTask(stream, step_rows, tuple(windows))
 
     @cached_property
     def _sequence(self) -> _Sequence:

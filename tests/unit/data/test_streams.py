@@ -45,8 +45,10 @@ def rows_of_steps(task: ReadTask) -> list[list[int]]:
             if window.shuffle_key is not None:
                 inside = [inside[i] for i in permutation(len(inside), window.shuffle_key)]
             rows += inside[window.skip : window.skip + window.num_rows]
-        for index, step in enumerate(steps):
-            step += rows[index * lane.step_rows : (index + 1) * lane.step_rows]
+        for step, num_rows in zip(steps, lane.step_rows, strict=True):
+            step += rows[:num_rows]
+            rows = rows[num_rows:]
+        assert not rows
     return steps
 
 
@@ -119,10 +121,23 @@ def test_file_order_is_the_log_order_within_a_stream() -> None:
 
 
 def test_the_last_block_is_split_evenly() -> None:
-    """Ten rows go 3, 3, 2, 2, wherever files and row groups end."""
+    """Ten rows go 3, 3, 2, 2, wherever files and row groups end, and each of these over the two steps."""
     plan = plan_increment(increment([1], [0], [9], []), batch_rows=8, num_streams=4, seed=0, order="file", task_rows=1)
-    assert [batches(plan, v, 4) for v in range(4)] == [[[0, 1], [2]], [[3, 4], [5]], [[6, 7], []], [[8, 9], []]]
-    assert plan.cursors(1) == [2, 2, 2, 2]
+    assert [batches(plan, v, 4) for v in range(4)] == [[[0], [1, 2]], [[3], [4, 5]], [[6], [7]], [[8], [9]]]
+    assert plan.cursors(1) == [1, 1, 1, 1]
+
+
+@given(plans())
+@example(plan_increment(increment([9]), batch_rows=8, num_streams=4, seed=0, order="file", task_rows=1))
+@example(plan_increment(increment([41]), batch_rows=8, num_streams=1, seed=0, order="file", task_rows=1))
+def test_no_batch_is_much_shorter_than_the_others(plan: StreamPlan) -> None:
+    """A last batch of two rows would move the model as far as a full one. Each is at least half full, but for what a
+    lane gives more or less, unless the whole increment is less."""
+    sizes = [len(step) for step in batches(plan, 0, 1)]
+    assert max(sizes, default=0) <= plan.batch_rows
+    assert min(sizes, default=0) >= min(plan.num_rows, plan.batch_rows // 2) - 2 * plan.num_streams
+    if plan.batch_rows > 4 * plan.num_streams:
+        assert min(sizes, default=1) > 0
 
 
 def test_fewer_rows_than_ranks() -> None:
