@@ -78,6 +78,7 @@ class FeatureContract(Section):
     mapping: str
     boundaries: tuple[float, ...]
     cross: tuple[str, ...] = ()
+    quantiles: int | None = None
 
 
 class TableContract(Section):
@@ -116,7 +117,12 @@ class Contract(Section):
             },
             features={
                 f.name: FeatureContract(
-                    table=f.table_name, type=f.type, mapping=f.mapping, boundaries=f.boundaries, cross=f.cross
+                    table=f.table_name,
+                    type=f.type,
+                    mapping=f.mapping,
+                    boundaries=f.boundaries,
+                    cross=f.cross,
+                    quantiles=f.quantiles,
                 )
                 for f in schema.sparse
             },

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from diurnal.config import Schema
-from diurnal.data import past as past_module
+from diurnal.data import past_counts
 from diurnal.data.encode import count_names, encode
 from diurnal.data.holdout import write_slice
 from diurnal.data.partitions import Increment, read_increment
@@ -295,7 +295,7 @@ def test_a_vocabulary_is_the_same_in_little_memory_after_a_kill(days: Days, monk
     of = Schema.model_validate(VOCAB, strict=False)
     plenty = days.pasts(of)
     name = plenty.after(days.increment(0, of))
-    monkeypatch.setattr(past_module, "_MOST_WAITING", 10)
+    monkeypatch.setattr(past_counts, "_MOST_WAITING", 10)
     little = Pasts(days.root / "little", of)
     left = days.root / "little" / f".{name}.killed"
     left.mkdir(parents=True)
