@@ -48,6 +48,11 @@ class Label(Section):
     """How a negative is spelled."""
     at_least: Finite | None = None
     """A number from which on a row is a positive, as a rating of 4; every finite number is a label then."""
+    keep_negatives: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of an increment's negatives that is learned, beside all positives, to save the work. Those of one request,
+    or single ones where there is no `request_id`, are drawn by a hash. The loss corrects for it, so that predictions
+    keep the scale of all rows, and the share may change from day to day; an increment that was begun ends with the
+    share of its beginning. All rows are profiled, counted in the past, and scored for the gate."""
 
     @property
     def is_spelled(self) -> bool:

@@ -1,4 +1,8 @@
-"""What an increment adds to the past: its rows are read once more and counted."""
+"""What an increment adds to the past: its rows are read once more and counted, those that are held out excepted.
+
+Negatives that `label.keep_negatives` keeps from being learned are counted like the others: their labels are known, and
+rates would be too high without them.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,8 @@ def _rows(increment: Increment, reading: Schema) -> Iterator[tuple[pa.RecordBatc
     from diurnal.data.read import read_rows
     from diurnal.data.streams import plan_increment
 
-    plan = plan_increment(increment, batch_rows=1 << 16, num_streams=1, seed=0, order="file", task_rows=1 << 16)
+    whole = replace(increment, sampled=None)  # negatives that are not learned have been seen, too
+    plan = plan_increment(whole, batch_rows=1 << 16, num_streams=1, seed=0, order="file", task_rows=1 << 16)
     for task in plan.read_tasks(0, 1):
         yield from read_rows(task, reading, increment.path)
 

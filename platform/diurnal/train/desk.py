@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from diurnal.checkpoint.history import History
 from diurnal.config import Config
+from diurnal.data.files import HeldOut, ParquetFile, Sampled
 from diurnal.data.holdout import located, slices_folder
-from diurnal.data.partitions import HeldOut, Increment, ParquetFile
+from diurnal.data.negatives import Negatives
+from diurnal.data.partitions import Increment
 from diurnal.data.pasts import Pasts
 from diurnal.data.streams import StreamPlan, plan_increment
 from diurnal.errors import CheckpointError, ConfigError
@@ -112,6 +114,7 @@ class TrainingDesk:
         self._ledger = ledger
         self._lease = lease
         self._pasts = Pasts.of(config)
+        self._negatives = Negatives(config.dataset, config.seed, say)
         self._todo = list(todo)
         self._more = more
         self._say = say
@@ -265,7 +268,8 @@ class TrainingDesk:
             if resumed is not None and index == 0:
                 plan = self._plan_again(increment, resumed)
             else:
-                plan = plan_of(self._config, replace(increment, joined=left, past=self._pasts.path(past)))
+                seen = replace(increment, joined=left, past=self._pasts.path(past))
+                plan = plan_of(self._config, self._negatives.sample(seen))
             past = self._pasts.after(plan.increment)
             attempt = tried.get(increment.id, 0) + 1
             trial = self._trial_of(plan.increment)
@@ -283,7 +287,9 @@ class TrainingDesk:
         held_out = HeldOut.from_json(lineage.held_out) if lineage.held_out else None
         if held_out is not None:
             held_out = replace(held_out, files=self._found(held_out.files))
-        increment = replace(increment, joined=joined, held_out=held_out, past=self._pasts.path(lineage.past))
+        sampled = Sampled.from_json(lineage.sampled) if lineage.sampled else None
+        rows = {"joined": joined, "held_out": held_out, "sampled": sampled}
+        increment = replace(increment, **rows, past=self._pasts.path(lineage.past))
         return StreamPlan.from_recipe(increment, lineage.recipe)
 
     def _found(self, files: Iterable[ParquetFile]) -> tuple[ParquetFile, ...]:
