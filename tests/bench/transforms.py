@@ -41,6 +41,7 @@ KINDS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "hash of a string": ([], [TEXT]),
     "bag of strings": ([], [TAGS]),
     "buckets": ([], [{"name": "x", "type": "float", "mapping": "bucketize", "boundaries": (0.5, 1.0, 2.0, 4.0)}]),
+    "buckets at quantiles of the past": ([], [{"name": "x", "type": "float", "mapping": "bucketize", "quantiles": 32}]),
     "hour": ([], [HOUR]),
     "weekday": ([], [{**HOUR, "mapping": "weekday"}]),
     "cross of integer and hour": ([], [ID, HOUR, {"name": "cross", "cross": ("id", "hour")}]),

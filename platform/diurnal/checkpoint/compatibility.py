@@ -139,7 +139,7 @@ def _feature_line(name: str, saved: FeatureContract | None, now: FeatureContract
     what = f"feature {name}"
     if saved is None or now is None:
         return _one_sided(what, saved, now, "the over arch has learned with it")
-    for field in ("table", "type", "mapping", "boundaries", "cross"):
+    for field in ("table", "type", "mapping", "boundaries", "cross", "quantiles"):
         old, new = getattr(saved, field), getattr(now, field)
         if old != new:
             return Line("refused", what, f"{field} {old}", f"{field} {new}", "its ids would mean other rows")

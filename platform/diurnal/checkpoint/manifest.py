@@ -49,6 +49,8 @@ class Lineage(Section):
     `data.partitions.ParquetFile` as JSON."""
     held_out: dict[str, Any] | None = None
     """Rows of this increment that are left to the next version, a `data.partitions.HeldOut` as JSON."""
+    sampled: dict[str, Any] | None = None
+    """What was learned where some negatives were not, a `data.files.Sampled` as JSON."""
     past: str = ""
     """Name of the `data.past` that it was learned with; empty for none."""
     past_after: str = ""
@@ -78,6 +80,7 @@ class FeatureContract(Section):
     mapping: str
     boundaries: tuple[float, ...]
     cross: tuple[str, ...] = ()
+    quantiles: int | None = None
 
 
 class TableContract(Section):
@@ -116,7 +119,12 @@ class Contract(Section):
             },
             features={
                 f.name: FeatureContract(
-                    table=f.table_name, type=f.type, mapping=f.mapping, boundaries=f.boundaries, cross=f.cross
+                    table=f.table_name,
+                    type=f.type,
+                    mapping=f.mapping,
+                    boundaries=f.boundaries,
+                    cross=f.cross,
+                    quantiles=f.quantiles,
                 )
                 for f in schema.sparse
             },
@@ -191,7 +199,8 @@ def config_hash(config: Config) -> str:
 
 
 def schema_hash(schema: Schema) -> str:
-    return _hash(schema.model_dump(mode="json"))
+    """Of what columns mean; how many negatives are learned is no part of that."""
+    return _hash(schema.model_dump(mode="json", exclude={"label": {"keep_negatives"}}))
 
 
 def _hash(value: Any) -> str:

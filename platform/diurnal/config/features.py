@@ -16,6 +16,9 @@ HASH_NAME = "diurnal-mix64-v1"
 MAX_TABLE_ROWS = 2**31
 """Rows of one table: the hash maps 32 bits onto rows."""
 
+MAX_QUANTILES = 4096
+"""A number is counted by 65,536 patterns: finer buckets would mostly be empty."""
+
 DIM_MULTIPLE = 4
 """FBGEMM's kernels read rows in groups of so many floats."""
 
@@ -45,6 +48,11 @@ class Label(Section):
     """How a negative is spelled."""
     at_least: Finite | None = None
     """A number from which on a row is a positive, as a rating of 4; every finite number is a label then."""
+    keep_negatives: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of an increment's negatives that is learned, beside all positives, to save the work. Those of one request,
+    or single ones where there is no `request_id`, are drawn by a hash. The loss corrects for it, so that predictions
+    keep the scale of all rows, and the share may change from day to day; an increment that was begun ends with the
+    share of its beginning. All rows are profiled, counted in the past, and scored for the gate."""
 
     @property
     def is_spelled(self) -> bool:
@@ -156,10 +164,19 @@ class Sparse(Section):
     """`hash`: our seeded hash onto the table's rows; `identity`: the id is the row, an id beyond the table is
     unknown; `vocab`: each id that was in `min_count` rows of one increment has a row of its own from the next increment
     on, until the table is full, and all others share row 0; `bucketize`: the number of `boundaries` that are not
-    greater than the value; `hour`: 0 to 23 of a timestamp, UTC; `weekday`: 0 is Monday."""
+    greater than the value, or the bucket among `quantiles`; `hour`: 0 to 23 of a timestamp, UTC; `weekday`: 0 is
+    Monday."""
     min_count: Count = 2
     """For `vocab`."""
     boundaries: tuple[Finite, ...] = ()
+    """For `bucketize`."""
+    quantiles: Annotated[int, Field(ge=2, le=MAX_QUANTILES)] | None = None
+    """For `bucketize`, instead of boundaries: so many buckets that were equally full in the increments before. Row k of
+    the table is for values from the quantile k / N to the quantile (k + 1) / N of the rows that were learned before,
+    never of the increment itself; equal values are all in one bucket, the last that they reach. The boundaries move
+    with each increment (`past_half_life_days` says how fast), so that a bucket keeps the meaning of its rank. They are
+    exact to 0.8 % of a value. Before anything was learned no value has a bucket: each counts as `unknown`, and is no
+    id. Takes 512 KiB of the storage for each version."""
     cross: tuple[Name, ...] = ()
     """Two other features whose ids are taken together, as ["user", "genre"]: a row has an id for each pair of its ids
     of the two. Such a feature has no column of its own."""
@@ -182,7 +199,7 @@ class Sparse(Section):
     @property
     def num_values(self) -> int | None:
         """How many rows of its table it can name at all; None when that is up to the table."""
-        fixed = {"bucketize": len(self.boundaries) + 1, "hour": 24, "weekday": 7}
+        fixed = {"bucketize": self.quantiles or len(self.boundaries) + 1, "hour": 24, "weekday": 7}
         return fixed.get(self.mapping)
 
     @rule
@@ -205,7 +222,7 @@ class Sparse(Section):
             return
         if len(self.cross) != 2 or self.cross[0] == self.cross[1]:
             yield Broken(list(self.cross), "a cross is of two features", 'as cross = ["user", "genre"]', ("cross",))
-        for field in ("column", "type", "many", "mapping", "required", "unknown"):
+        for field in ("column", "type", "many", "mapping", "required", "unknown", "quantiles"):
             if getattr(self, field) != type(self).model_fields[field].default:
                 must = f"a cross takes {field} from its two features, and is hashed"
                 yield Broken(getattr(self, field), must, f"remove {field}", (field,))
@@ -213,8 +230,11 @@ class Sparse(Section):
     @rule
     def _boundaries_are_ascending_and_for_bucketize(self) -> Iterator[Broken]:
         ascending = all(a < b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False))
-        if (self.mapping == "bucketize") != bool(self.boundaries) or not ascending:
-            must = 'boundaries ascend strictly, and belong to mapping = "bucketize" alone'
+        if self.quantiles is not None and (self.mapping != "bucketize" or self.boundaries):
+            must = 'quantiles belong to mapping = "bucketize" alone, in the place of boundaries'
+            yield Broken(self.quantiles, must, "remove one of the two", ("quantiles",))
+        elif (self.mapping == "bucketize") != bool(self.boundaries or self.quantiles) or not ascending:
+            must = 'boundaries ascend strictly, for mapping = "bucketize" alone, which may have quantiles instead'
             yield Broken(list(self.boundaries), must, "sort them, or remove one of the two", ("boundaries",))
         if self.mapping in ("bucketize", "hour", "weekday") and self.many:
             yield Broken(True, f"with mapping {self.mapping} a row has one value", "set many = false", ("many",))

@@ -59,7 +59,12 @@ class Schema(Section):
     @property
     def has_past(self) -> bool:
         """Whether rows are seen with something that the increments before have left."""
-        return bool(self.remembered) or any(feature.mapping == "vocab" for feature in self.sparse)
+        return bool(self.remembered) or any(f.mapping == "vocab" or f.quantiles for f in self.sparse)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the rows of an increment are counted before they are learned."""
+        return self.has_past or self.label.keep_negatives < 1
 
     @property
     def remembered(self) -> tuple[str, ...]:

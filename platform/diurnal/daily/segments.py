@@ -23,6 +23,10 @@ def segments_of(profile: Profile, schema: Schema, names: Iterable[str]) -> tuple
     """
     found: dict[tuple[str, int], Segment] = {}
     for feature in (feature for feature in schema.sparse if feature.name in set(names)):
+        if feature.quantiles:  # equally frequent, as near as can be
+            for row in range(min(feature.quantiles, MOST_IDS)):
+                found[feature.name, row] = Segment(f"{feature.name}={row}", feature.name, row)
+            continue
         texts = [text for text, _ in profile.sparse[feature.name].top[:MOST_IDS]]
         if feature.num_values is not None:  # a bucket, an hour or a weekday: spelled as the row that it is
             for text in texts:

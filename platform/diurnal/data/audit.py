@@ -78,20 +78,23 @@ class RowAudit:
     @staticmethod
     def expected_of(increment: Increment, rank: int = 0, world_size: int = 1) -> RowAudit:
         """One rank's share of what learning an increment has to come to: its own rows, without those that are held out,
-        and the joined ones."""
+        and the joined ones; of both without the negatives that are dropped."""
         audit = RowAudit.expected_share(increment.num_own_rows, rank, world_size)
         start, stop = (increment.num_joined_rows * r // world_size for r in (rank, rank + 1))
         audit.merge(RowAudit.expected(stop - start, JOINED_ROW + start))
         if increment.held_out is not None and rank == 0:
             audit._sums -= np.array(increment.held_out.audit, np.int64).view(np.uint64)
+        if increment.sampled is not None and rank == 0:
+            audit._sums -= np.array(increment.sampled.dropped, np.int64).view(np.uint64)
         return audit
 
     @staticmethod
     def planned(tasks: Iterable[ReadTask]) -> RowAudit:
-        """The rows that read tasks read. Where none is held out, what `StreamPlan.read_tasks` of all ranks for the
-        steps [0, s) add up to is what a resume point after step s has learned."""
+        """The rows that read tasks read. Where none is held out or dropped, what `StreamPlan.read_tasks` of all ranks
+        for the steps [0, s) add up to is what a resume point after step s has learned."""
         audit = RowAudit()
         for task in tasks:
+            assert task.sampling is None, "which rows of a row group are learned stands in the file"
             for window in (window for lane in task.lanes for window in lane.windows):
                 audit.add(_window_rows(window))
         return audit

@@ -40,13 +40,23 @@ class Batch:
     groups: np.ndarray | None = None
     """(B,) uint64 hashes of the groups that GAUC is about, or `encoded.NO_GROUP`; None without rows or groups. They
     stay on the host."""
+    kept_negatives: float = 1.0
+    """Share of the increment's negatives that is among the rows it learns, on average; see `data.negatives`."""
+
+    @property
+    def metric_weights(self) -> torch.Tensor:
+        """(B,) float32: `weights`, and more for negatives that stand for others, which are not learned: sums over these
+        rows estimate those over all rows, without bias."""
+        if self.kept_negatives == 1:
+            return self.weights
+        return torch.where(self.labels > 0.5, self.weights, self.weights / self.kept_negatives)
 
     @property
     def batch_rows(self) -> int:
         return self.labels.shape[0]
 
     @staticmethod
-    def from_packed(packed: PackedBatch, keys: Sequence[str]) -> Batch:
+    def from_packed(packed: PackedBatch, keys: Sequence[str], kept_negatives: float = 1.0) -> Batch:
         """Copies what lies in read-only shared memory, so that tensors are writable and that memory is free again."""
         return Batch(
             dense=_tensor(packed.dense),
@@ -64,6 +74,7 @@ class Batch:
             counts=packed.counts.copy(),
             watermark_us=packed.watermark_us,
             groups=packed.groups.copy() if len(packed.groups) else None,
+            kept_negatives=kept_negatives,
         )
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:

@@ -41,12 +41,21 @@ def is_held_out(rows: pa.RecordBatch, positions: np.ndarray, rule: HeldOut) -> n
     Raises:
         DataError: request ids of a type that has no hash.
     """
+    return mix64(row_hashes(rows, positions, rule.column), np.uint64(rule.key)) < np.uint64(rule.threshold)
+
+
+def row_hashes(rows: pa.RecordBatch, positions: np.ndarray, name: str) -> np.ndarray:
+    """(n,) uint64: hash of the request id in the column of this name, or the row's position where it has none.
+
+    Raises:
+        DataError: request ids of a type that has no hash.
+    """
     hashes = positions.astype(np.uint64)
-    chunk = column(rows, rule.column) if rule.column else None
+    chunk = column(rows, name) if name else None
     if chunk is not None and len(chunk) and not t.is_null(chunk.type):
-        of_ids, known = hashed_ids(chunk, rule.column)
+        of_ids, known = hashed_ids(chunk, name)
         np.copyto(hashes, of_ids, where=known)
-    return mix64(hashes, np.uint64(rule.key)) < np.uint64(rule.threshold)
+    return hashes
 
 
 def rule_of(increment_id: str, schema: Schema, share: float, seed: int) -> HeldOut:
@@ -158,7 +167,7 @@ def _held_out_rows(increment: Increment, schema: Schema, rule: HeldOut) -> Itera
                         raise OSError(f"{source.size()} bytes; there were {file.size_bytes} when it was planned")
                     for rows, positions in _inside(pq.ParquetFile(source), names, position, increment.num_own_rows):
                         mask = is_held_out(rows, positions, rule)
-                        yield _without_views(rows).filter(pa.array(mask)), positions[mask]
+                        yield without_views(rows).filter(pa.array(mask)), positions[mask]
             except (OSError, pa.ArrowException) as error:
                 must, fix = "a file that can be read as it was planned", "write it again, or plan the increment anew"
                 raise DataError([Fault(file.path, str(error), must, fix)]) from error
@@ -180,7 +189,7 @@ def _inside(
         position += rows.num_rows
 
 
-def _without_views(rows: pa.RecordBatch) -> pa.RecordBatch:
+def without_views(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Arrow cannot filter views of strings."""
     schema = pa.schema([field.with_type(_without_view(field.type)) for field in rows.schema])
     return rows if schema.equals(rows.schema) else rows.cast(schema)

@@ -13,6 +13,7 @@ from diurnal.data import hashing
 from diurnal.data.arrow import Ids, column, hash_strings, is_null, read_ids, read_numbers, read_times_us, view_of
 from diurnal.data.columns import is_string
 from diurnal.data.encoded import NO_TIME
+from diurnal.data.past import NOTHING, Past
 
 _HOUR_US = 3_600 * 10**6
 _DAY_US = 24 * _HOUR_US
@@ -70,10 +71,10 @@ def missing_indicator(chunk: pa.Array) -> np.ndarray:
     return missing.astype(np.float32)
 
 
-def read_feature(rows: pa.RecordBatch, feature: Sparse, schema: Schema) -> Ids:
+def read_feature(rows: pa.RecordBatch, feature: Sparse, schema: Schema, past: Past = NOTHING) -> Ids:
     """The ids of a feature, as they are stored, or as they follow from what is stored; without the column none."""
     if feature.cross:
-        return _pairs(rows, feature, schema)
+        return _pairs(rows, feature, schema, past)
     chunk = column(rows, feature.source)
     if chunk is None:
         return Ids(None, 0, missing=True)
@@ -82,13 +83,17 @@ def read_feature(rows: pa.RecordBatch, feature: Sparse, schema: Schema) -> Ids:
     return read_ids(chunk, feature.many)
 
 
-def hashes_of(leaf: pa.Array, feature: Sparse, schema: Schema) -> tuple[np.ndarray, np.ndarray | None]:
+def hashes_of(
+    leaf: pa.Array, feature: Sparse, schema: Schema, past: Past = NOTHING
+) -> tuple[np.ndarray, np.ndarray | None]:
     """(N,) uint64 hashes of ids, and which are an id (None: all), by the meaning that encoding gives them."""
     if feature.mapping == "bucketize":
         values, null = read_numbers(leaf)
         is_id = ~np.isnan(values) if null is None else ~(null | np.isnan(values))
-        buckets = np.searchsorted(np.array(feature.boundaries), values, side="right").astype(np.int64)
-        return hashing.hash_int64(buckets, schema.hash_seed), _unless_all(is_id)
+        buckets = past.buckets(feature, values)
+        if buckets is None:
+            return np.zeros(len(leaf), np.uint64), np.zeros(len(leaf), bool)
+        return hashing.hash_int64(buckets.astype(np.int64, copy=False), schema.hash_seed), _unless_all(is_id)
     if is_string(leaf.type if not t.is_dictionary(leaf.type) else leaf.type.value_type):
         hashed = hash_strings(leaf, schema.hash_seed)
         return view_of(hashed), ~is_null(hashed) if hashed.null_count else None
@@ -106,7 +111,7 @@ def hashes_of(leaf: pa.Array, feature: Sparse, schema: Schema) -> tuple[np.ndarr
 
 def hashes_in(rows: pa.RecordBatch, feature: Sparse, schema: Schema, is_wanted: np.ndarray) -> np.ndarray:
     """(N,) uint64 hashes of the ids of the rows that are wanted, (n,) bool."""
-    hashes, lengths = _known(rows, feature, schema)
+    hashes, lengths = _known(rows, feature, schema, NOTHING)
     return hashes[np.repeat(is_wanted, lengths)]
 
 
@@ -121,11 +126,11 @@ def _clock(times_us: np.ndarray, mapping: str) -> pa.Array:
     return pa.array(value, mask=no_time if no_time.any() else None)
 
 
-def _pairs(rows: pa.RecordBatch, feature: Sparse, schema: Schema) -> Ids:
+def _pairs(rows: pa.RecordBatch, feature: Sparse, schema: Schema, past: Past) -> Ids:
     """Each id of the first feature with each of the second, in that order: a row of a and b ids has a * b pairs."""
     n = rows.num_rows
     features = {one.name: one for one in schema.sparse}
-    (left, left_sizes), (right, right_sizes) = (_known(rows, features[name], schema) for name in feature.cross)
+    (left, left_sizes), (right, right_sizes) = (_known(rows, features[name], schema, past) for name in feature.cross)
     if (left_sizes == 1).all() and (right_sizes == 1).all():
         return Ids(pa.array(hashing.hash_pairs(left, right)), 1)
     sizes = left_sizes * right_sizes
@@ -137,14 +142,14 @@ def _pairs(rows: pa.RecordBatch, feature: Sparse, schema: Schema) -> Ids:
     return Ids(pa.array(leaf), sizes)
 
 
-def _known(rows: pa.RecordBatch, feature: Sparse, schema: Schema) -> tuple[np.ndarray, np.ndarray]:
+def _known(rows: pa.RecordBatch, feature: Sparse, schema: Schema, past: Past) -> tuple[np.ndarray, np.ndarray]:
     """uint64 hashes of the ids that are one, without those beyond `max_length`, and their number in each row."""
     n = rows.num_rows
-    ids = read_feature(rows, feature, schema)
+    ids = read_feature(rows, feature, schema, past)
     if ids.leaf is None:
         return np.empty(0, np.uint64), np.zeros(n, np.int64)
     lengths = np.full(n, ids.lengths, np.int64) if isinstance(ids.lengths, int) else ids.lengths.astype(np.int64)
-    hashes, is_id = hashes_of(ids.leaf, feature, schema)
+    hashes, is_id = hashes_of(ids.leaf, feature, schema, past)
     if is_id is not None:
         lengths = np.bincount(np.repeat(np.arange(n), lengths)[is_id], minlength=n)
         hashes = hashes[is_id]

@@ -21,57 +21,13 @@ from pyarrow import fs
 from diurnal.config import Schema
 from diurnal.config.run import OnBadFile
 from diurnal.data.contract import column_faults, missing_optional
+from diurnal.data.files import HeldOut, ParquetFile, Sampled
 from diurnal.data.footers import Footer, read_footer
 from diurnal.data.ids import ID_RULE, IncrementId
 from diurnal.errors import DataError, Fault
 
 _FOOTER_THREADS = 8
 _FOLDER_DIGITS = 16
-
-
-@dataclass(frozen=True)
-class ParquetFile:
-    """One file of an increment, as its footer describes it."""
-
-    path: str
-    size_bytes: int
-    row_group_rows: tuple[int, ...]
-
-    @property
-    def num_rows(self) -> int:
-        return sum(self.row_group_rows)
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> ParquetFile:
-        return ParquetFile(data["path"], data["size_bytes"], tuple(data["row_group_rows"]))
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Rows of an increment that are left to the next version, so that this one can be judged on them.
-
-    `data.holdout` says which rows they are, and has copied them.
-    """
-
-    key: int
-    """64 bits that the hash of a row is mixed with."""
-    threshold: int
-    """Rows whose hash is below are held out."""
-    column: str
-    """Of request ids, whose rows are held out together; empty: each row by its position."""
-    num_rows: int
-    audit: tuple[int, ...]
-    """`data.audit.RowAudit` of their positions."""
-    files: tuple[ParquetFile, ...]
-    """Copies of these rows: one file for each set of column types that the increment's files have."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> HeldOut:
-        files = tuple(map(ParquetFile.from_json, data["files"]))
-        return HeldOut(**{**data, "audit": tuple(data["audit"]), "files": files})
 
 
 JOINED_ROW = 1 << 62
@@ -103,6 +59,8 @@ class Increment:
     """Rows that were held out of increments before: they are learned here, before its own."""
     held_out: HeldOut | None = None
     """Rows of its own that are read, and not learned."""
+    sampled: Sampled | None = None
+    """What is learned where some negatives are not; None: all rows but those that are held out."""
     past: str = ""
     """Folder of what the increments before say of ids, see `data.past`; empty for nothing."""
 
@@ -120,12 +78,13 @@ class Increment:
 
     @property
     def num_rows(self) -> int:
-        """All that are read: joined ones and its own, also those that are held out."""
+        """Joined ones and its own, also those that are held out, or dropped as negatives."""
         return self.num_joined_rows + self.num_own_rows
 
     def own(self) -> Increment:
         """Its own rows, all of them, and no others."""
-        return replace(self, joined=(), held_out=None) if self.joined or self.held_out else self
+        is_own = not (self.joined or self.held_out or self.sampled)
+        return self if is_own else replace(self, joined=(), held_out=None, sampled=None)
 
     def cut(self, parts: int) -> list[Increment]:
         """Parts of the whole folder, whose rows are each in one of them, and whose sizes differ by at most one.
@@ -134,7 +93,7 @@ class Increment:
         and their names follow from `parts` alone. One part is the increment itself.
         """
         assert (self.first_row, self.stop_row) == (0, None), f"{self.id} is cut already"
-        assert self.own() is self, f"{self.id} has rows joined or held out"
+        assert self.own() is self, f"{self.id} has rows joined, held out or dropped"
         if parts == 1:
             return [self]
         size, longer = divmod(self.folder_rows, parts)
@@ -159,8 +118,9 @@ class Increment:
         lists = {key: tuple(data[key]) for key in ("quarantined_files", "missing_optional")}
         rows = {key: data[key] for key in ("first_row", "stop_row") if key in data}
         held_out = HeldOut.from_json(data["held_out"]) if data.get("held_out") else None
+        sampled = Sampled.from_json(data["sampled"]) if data.get("sampled") else None
         rest = {**lists, **rows, "joined": joined, "held_out": held_out, "past": data.get("past", "")}
-        return Increment(data["id"], data["path"], files, data["fingerprint"], **rest)
+        return Increment(data["id"], data["path"], files, data["fingerprint"], **rest, sampled=sampled)
 
 
 def same_folder(fingerprint: str, other: str) -> bool:

@@ -1,5 +1,5 @@
 """What the increments before have left: in how many rows each id has been, how many of these were positives, and which
-ids have a row of their own in a table.
+ids have a row of their own in a table; and how the values of a number are spread, for buckets at its quantiles.
 
 Counts are kept for each row of a feature's table, so that ids that share a row share their past too, and looking one
 up costs no second hash. A version's past covers exactly the rows that its lineage has learned: rows that are held out
@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from diurnal.config import Dense
+from diurnal.config import Dense, Sparse
+from diurnal.data.quantiles import boundaries_of
 
 IMPRESSIONS, POSITIVES = 0, 1
 """Rows of what is counted for a feature."""
@@ -32,6 +33,25 @@ class Past:
     feature that is not there has no past."""
     vocabulary: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     """By name of a feature: (K,) uint64 hashes of ids, ascending, and (K,) int32 their rows, from 1."""
+    of_values: dict[str, np.ndarray] = field(default_factory=dict)
+    """By name of a feature (65536,) float64: its values by `quantiles.pattern_counts`."""
+    _boundaries: dict[str, np.ndarray | None] = field(default_factory=dict, init=False, repr=False)
+    """Of the features that were asked for."""
+
+    def boundaries(self, feature: Sparse) -> np.ndarray | None:
+        """Those of a feature that is bucketized, ascending; None when they are at quantiles and nothing was learned."""
+        if not feature.quantiles:
+            return np.array(feature.boundaries)
+        if feature.name not in self._boundaries:
+            counts = self.of_values.get(feature.name)
+            found = None if counts is None else boundaries_of(counts, feature.quantiles)
+            self._boundaries[feature.name] = found
+        return self._boundaries[feature.name]
+
+    def buckets(self, feature: Sparse, values: np.ndarray) -> np.ndarray | None:
+        """(N,) int64: how many boundaries are not greater than each value; None as `boundaries`."""
+        boundaries = self.boundaries(feature)
+        return None if boundaries is None else np.searchsorted(boundaries, values, side="right")
 
     def vocabulary_rows(self, feature: str, hashes: np.ndarray) -> np.ndarray:
         """(N,) rows of the ids with these uint64 hashes; 0 for those that have none of their own."""

@@ -12,18 +12,21 @@ from diurnal.data.past import NOTHING, Past
 
 FACTS = "past.json"
 _VOCABULARY = ("hashes", "rows")
+_VALUES = "values"
 
 
 def write_past(past: Past, folder: Path) -> None:
     """Into a folder that is there and empty."""
     facts = {"increment": past.increment, "impressions": past.impressions, "positives": past.positives}
-    counted, known = list(past.of_feature), list(past.vocabulary)
+    counted, known, spread = list(past.of_feature), list(past.vocabulary), list(past.of_values)
     for index, feature in enumerate(counted):
         np.save(folder / f"{index}.npy", past.of_feature[feature])
     for index, feature in enumerate(known):
         for part, values in zip(_VOCABULARY, past.vocabulary[feature], strict=True):
             np.save(folder / f"{part}-{index}.npy", values)
-    (folder / FACTS).write_text(json.dumps({**facts, "counted": counted, "known": known}))
+    for index, feature in enumerate(spread):
+        np.save(folder / f"{_VALUES}-{index}.npy", past.of_values[feature])
+    (folder / FACTS).write_text(json.dumps({**facts, "counted": counted, "known": known, "spread": spread}))
 
 
 @lru_cache(maxsize=4)
@@ -32,7 +35,7 @@ def open_past(path: str) -> Past:
     if not path:
         return NOTHING
     facts = json.loads(Path(path, FACTS).read_text())
-    counted, known = facts.pop("counted"), facts.pop("known")
+    counted, known, spread = facts.pop("counted"), facts.pop("known"), facts.pop("spread", ())
 
     def stored(name: str) -> np.ndarray:
         return np.load(Path(path, f"{name}.npy"), mmap_mode="r")
@@ -44,4 +47,5 @@ def open_past(path: str) -> Past:
             name: (stored(f"{_VOCABULARY[0]}-{index}"), stored(f"{_VOCABULARY[1]}-{index}"))
             for index, name in enumerate(known)
         },
+        of_values={name: stored(f"{_VALUES}-{index}") for index, name in enumerate(spread)},
     )

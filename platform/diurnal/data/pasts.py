@@ -109,6 +109,6 @@ def _digest(increment: Increment, schema: Schema) -> str:
         [file.path.rpartition("/")[2] for file in increment.joined],
     ]
     held_out = increment.held_out and [increment.held_out.key, increment.held_out.threshold, increment.held_out.column]
-    meaning = only_ids(schema).model_dump(mode="json", exclude={"readiness"})
+    meaning = only_ids(schema).model_dump(mode="json", exclude={"readiness": True, "label": {"keep_negatives"}})
     facts = [1, HASH_NAME, rows, held_out, list(increment.quarantined_files), meaning]
     return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -11,13 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from diurnal.config import Schema
+from diurnal.config import Label, Schema
 from diurnal.data.columns import encoded_columns
 from diurnal.data.encode import encode
 from diurnal.data.encoded import Encoded
-from diurnal.data.holdout import is_held_out
+from diurnal.data.files import HeldOut, Sampling
+from diurnal.data.holdout import is_held_out, without_views
+from diurnal.data.negatives import split_rows
 from diurnal.data.packed import PackedBatch, error_block
-from diurnal.data.partitions import JOINED_ROW, HeldOut, open_filesystem
+from diurnal.data.partitions import JOINED_ROW, open_filesystem
 from diurnal.data.past_files import open_past
 from diurnal.data.streams import LaneTask, ReadTask, RowRange, Window, permutation
 from diurnal.errors import DataError, DiurnalError, Fault
@@ -26,6 +28,10 @@ T = TypeVar("T")
 
 _PIECE_ROWS = 8192
 """Rows decoded and encoded at a time: few enough for a core's cache, enough to forget what a call costs."""
+
+
+_MOST_SPARSE = 8
+"""So many times as many rows are decoded at a time where few of them are learned."""
 
 
 class Piece(NamedTuple):
@@ -46,12 +52,12 @@ def read_batches(task: ReadTask, schema: Schema, dataset: str) -> Iterator[Packe
         DataError: a file cannot be read, is not what was planned, or holds a value that the schema refuses.
     """
     past = open_past(task.past)
-    source = _Source(schema, dataset, task.held_out, lambda rows: encode(rows, schema, past))
+    source = _Source(schema, dataset, task.held_out, task.sampling, lambda rows: encode(rows, schema, past))
     lanes = [_Lane(lane, source) for lane in task.lanes]
     nothing = Piece(Encoded.empty(len(schema.dense), len(schema.sparse)), np.empty(0, np.int64))
     for step in range(task.first_step, task.first_step + task.num_steps):
         pieces = [piece for lane in lanes for piece in lane.next_rows(task.lane_rows(lane.task, step))]
-        if task.held_out is not None:
+        if task.held_out is not None and task.sampling is None:
             pieces = [_learned(piece) for piece in pieces]
         yield PackedBatch.pack(pieces or [nothing], step, task.batch_rows)
 
@@ -65,7 +71,7 @@ def read_rows(
     Raises:
         DataError: a file cannot be read, or is not what was planned, or holds a value that `see` refuses.
     """
-    source = _Source(schema, dataset, task.held_out, see)
+    source = _Source(schema, dataset, task.held_out, None, see)
     for lane in task.lanes:
         for seen, row_index in _lane_pieces(lane, source):
             yield seen, row_index >= 0  # pyright: ignore[reportReturnType]
@@ -90,6 +96,7 @@ class _Source(NamedTuple):
     schema: Schema
     dataset: str
     held_out: HeldOut | None
+    sampling: Sampling | None
     encode: Callable[[pa.RecordBatch], Any]
     """What becomes of rows that were read."""
 
@@ -165,6 +172,10 @@ def _file_pieces(opened: pa.NativeFile, ranges: Sequence[RowRange], source: _Sou
     held_out = None if ranges[0].first_row >= JOINED_ROW else source.held_out
     wanted = encoded_columns(schema) + ([held_out.column] if held_out is not None and held_out.column else [])
     names = [name for name in dict.fromkeys(wanted) if name in stored]
+    if source.sampling is not None:
+        drawn_by = {Label.model_validate_json(source.sampling.label).column, source.sampling.column} & stored
+        yield from _sampled_pieces(file, ranges, list(dict.fromkeys([*names, *sorted(drawn_by)])), source)
+        return
     has_lists = any("." in leaf for leaf in strings)
     for run in _runs(ranges, footer, has_lists):
         row_index = np.concatenate([np.arange(rows.first_row, rows.first_row + rows.num_rows) for rows in run])
@@ -181,6 +192,32 @@ def _file_pieces(opened: pa.NativeFile, ranges: Sequence[RowRange], source: _Sou
             taken += size
             if taken == len(row_index):
                 break
+
+
+def _sampled_pieces(
+    file: pq.ParquetFile, ranges: Sequence[RowRange], names: Sequence[str], source: _Source
+) -> Iterator[Piece]:
+    """Decodes row groups from their start, drops what is not learned, and takes the ranges from the rest."""
+    assert source.sampling is not None
+    encoded = set(encoded_columns(source.schema))
+    read_rows = round(_PIECE_ROWS * min(_MOST_SPARSE, 1 / source.sampling.rate))
+    for wanted in ranges:
+        position, seen = wanted.first_row, 0
+        for batch in file.iter_batches(read_rows, [wanted.row_group], names, use_threads=False):
+            positions = np.arange(position, position + batch.num_rows)
+            position += batch.num_rows
+            learned = np.flatnonzero(split_rows(batch, positions, source.sampling, source.held_out)[0])
+            places = learned[max(0, wanted.start - seen) : wanted.stop - seen]
+            seen += len(learned)
+            if len(places):
+                rows = batch.select([name for name in names if name in encoded])
+                yield Piece(source.encode(without_views(rows).take(pa.array(places))), positions[places])
+            if seen >= wanted.stop:
+                break
+        else:
+            raise OSError(
+                f"{seen} rows of row group {wanted.row_group} are learned; {wanted.stop} or more were counted"
+            )
 
 
 def _string_leaves(footer: pq.FileMetaData, schema: Schema) -> list[str]:

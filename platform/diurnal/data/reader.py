@@ -86,6 +86,7 @@ class BatchReader(Iterator[Batch]):
         self.uses_ray = use_ray and bool(tasks)
         self._what = f"{plan.increment_id}, rank {rank}"
         self._source = f"Ray Data with {read_cpus:g} CPUs" if self.uses_ray else "this process"
+        self._kept_negatives = plan.kept_negatives
         self._keys = [feature.name for feature in schema.sparse]
         self._next_step = start_step
         self._stop_step = start_step + sum(task.num_steps for task in tasks)
@@ -141,7 +142,7 @@ class BatchReader(Iterator[Batch]):
     def _fill(self, packed: Generator[PackedBatch, None, None]) -> None:
         try:
             for one in packed:
-                if not self._put(Batch.from_packed(one, self._keys)):
+                if not self._put(Batch.from_packed(one, self._keys, self._kept_negatives)):
                     break
         except BaseException as error:
             self._put(error)

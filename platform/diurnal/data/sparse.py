@@ -24,7 +24,7 @@ def encode_sparse(
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray, list[Found]]:
     """Table rows of each sparse feature, (N,) int32; ids per row, (F, n) uint8, or int32 if a row has more than 255;
     and what was found on the way."""
-    columns = [read_feature(rows, feature, schema) for feature in schema.sparse]
+    columns = [read_feature(rows, feature, schema, past) for feature in schema.sparse]
     lengths: list[np.ndarray | int] = []
     found: list[Found] = [{} for _ in columns]
     mapper = _Mapper([0 if ids.leaf is None else len(ids.leaf) for ids in columns], schema)
@@ -105,7 +105,7 @@ def _lay(
         found["null"] = ids.null_lists
     if ids.leaf is None:
         return 0, 0
-    no_id = _write_bits(ids.leaf, feature, schema, bits)
+    no_id = _write_bits(ids.leaf, feature, schema, bits, past)
     if no_id:
         row_of_id = np.repeat(np.arange(num_rows), lengths) if feature.many else None
         for name, mask in no_id.items():
@@ -145,7 +145,7 @@ def _compress(bits: np.ndarray, kept: np.ndarray) -> np.ndarray:
     return bits[: len(moved)]
 
 
-def _write_bits(leaf: pa.Array, feature: Sparse, schema: Schema, bits: np.ndarray) -> Found:
+def _write_bits(leaf: pa.Array, feature: Sparse, schema: Schema, bits: np.ndarray, past: Past) -> Found:
     """Writes the 64 bits of each id: of an integer its own, of a string its hash, of a number its bucket.
 
     Returns:
@@ -156,10 +156,14 @@ def _write_bits(leaf: pa.Array, feature: Sparse, schema: Schema, bits: np.ndarra
         return {"null": np.ones(len(leaf), bool)} if len(leaf) else {}
     if feature.mapping == "bucketize":
         values, null = read_numbers(leaf)
-        bits[:] = np.searchsorted(np.array(feature.boundaries), values, side="right")
         null = np.isnan(values) if null is None else null | np.isnan(values)
-        return {"null": null} if null.any() else {}
-    no_id: Found = {}
+        no_id: Found = {"null": null} if null.any() else {}
+        buckets = past.buckets(feature, values)
+        bits[:] = 0 if buckets is None else buckets
+        if buckets is None and not null.all():
+            no_id["unknown"] = ~null
+        return no_id
+    no_id = {}
     if feature.type == "string":
         leaf = hash_strings(leaf, schema.hash_seed)
     view = view_of(leaf)

@@ -5,7 +5,8 @@ sequence of N rows. It is cut into super-blocks of K * G rows, and the last one 
 contiguous lanes, one for each stream, and a stream is its lanes one after the other. Step s takes the s-th G/V rows of
 every stream. The last super-block has less than 2 K G rows: they are split into V lanes whose sizes differ by at most
 one, and each lane is spread evenly over as few steps as can be. A short last batch would move the model as far as a
-full one, in whatever direction its few rows point. Hence
+full one, in whatever direction its few rows point. Where negatives are dropped the sequence is made of what is left of
+each row group, which was counted beforehand. Hence
 
 - the rows of a global batch depend on the files, G, V and the order, and not on the world size W;
 - there are ceil(N / G) steps, known beforehand and equal on every rank;
@@ -23,8 +24,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from diurnal.data.files import HeldOut, ParquetFile, Sampling
 from diurnal.data.hashing import mix64
-from diurnal.data.partitions import JOINED_ROW, HeldOut, Increment, ParquetFile
+from diurnal.data.partitions import JOINED_ROW, Increment
 
 Order = Literal["file", "shuffled"]
 
@@ -35,7 +37,8 @@ _RECIPE = ("batch_rows", "num_streams", "block_steps", "window_steps", "seed", "
 
 @dataclass(frozen=True)
 class RowRange:
-    """The atom of consumption: rows [start, stop) of one row group."""
+    """The atom of consumption: rows [start, stop) of one row group, or of those of its rows that are learned where
+    negatives are dropped."""
 
     path: str
     file_bytes: int
@@ -44,7 +47,8 @@ class RowRange:
     start: int
     stop: int
     first_row: int
-    """Position of row `start` in the increment, in file order; from `JOINED_ROW` on for joined rows."""
+    """Position of row `start` in the increment, in file order; from `JOINED_ROW` on for joined rows. Where negatives
+    are dropped it is that of the row group's first row, below 0 if that is not the increment's."""
 
     @property
     def num_rows(self) -> int:
@@ -90,7 +94,9 @@ class ReadTask:
     lanes: tuple[LaneTask, ...]
     """In the order of streams; empty on a rank without streams, whose batches are padding alone."""
     held_out: HeldOut | None = None
-    """Rows that become padding: they are in the steps, and are not learned there."""
+    """Rows that become padding: they are in the steps, and are not learned there; in none where rows are dropped."""
+    sampling: Sampling | None = None
+    """Says which negatives are dropped; None: none is."""
     past: str = ""
     """Folder of what the increments before say of ids; empty for nothing."""
 
@@ -124,7 +130,19 @@ class StreamPlan:
 
     @property
     def num_rows(self) -> int:
-        return self.increment.num_rows
+        """That have a place in some step."""
+        sampled = self.increment.sampled
+        return self.increment.num_rows if sampled is None else sampled.num_rows
+
+    @property
+    def num_dropped(self) -> int:
+        """Negatives that are not learned."""
+        return self.increment.sampled.num_dropped if self.increment.sampled is not None else 0
+
+    @property
+    def kept_negatives(self) -> float:
+        """Share of the negatives that have a place in some step, on average."""
+        return self.increment.sampled.sampling.rate if self.increment.sampled is not None else 1.0
 
     @property
     def num_steps(self) -> int:
@@ -172,6 +190,7 @@ class StreamPlan:
                         self._lane_task(rank + i * world_size, lane, step, end - step) for i, lane in enumerate(lanes)
                     ),
                     held_out=self.increment.held_out,
+                    sampling=self.increment.sampled and self.increment.sampled.sampling,
                     past=self.increment.past,
                 )
             )
@@ -179,7 +198,7 @@ class StreamPlan:
         return tasks
 
     def of_own_rows(self) -> StreamPlan:
-        """The same for the increment's own rows, with those that are held out."""
+        """The same for the increment's own rows, with those that are held out, or dropped."""
         return replace(self, increment=self.increment.own())
 
     def seen_with(self, past: str) -> StreamPlan:
@@ -270,6 +289,9 @@ class StreamPlan:
         joined_first = np.cumsum(joined_rows) - joined_rows + JOINED_ROW
         begin, first = np.concatenate([joined_first, begin]), np.concatenate([joined_first, first])
         sizes = np.concatenate([joined_rows, sizes])
+        if (sampled := self.increment.sampled) is not None:
+            sizes = np.array([rows for file in (*sampled.joined, *sampled.own) for rows in file], np.int64)
+            first = begin
         chosen = np.flatnonzero(sizes)
         if self.order == "shuffled":
             chosen = chosen[permutation(len(chosen), _key(self.seed, self.increment_id, -1))]
@@ -288,7 +310,7 @@ class StreamPlan:
         while start < stop:
             begin, end = int(starts[index]), min(stop, int(starts[index + 1]))
             file, group = groups[index]
-            first_row = int(first_rows[index]) + start - begin
+            first_row = int(first_rows[index]) + (start - begin if self.increment.sampled is None else 0)
             before = int(skips[index]) - begin
             ranges.append(RowRange(file.path, file.size_bytes, group, start + before, end + before, first_row))
             start, index = end, index + 1
@@ -307,7 +329,7 @@ class _Sequence(NamedTuple):
     skips: np.ndarray
     """Rows at the beginning of each that are not the increment's."""
     first_rows: np.ndarray
-    """Position of the first row of the rest of each."""
+    """Position of the first row of the rest of each, or of the row group where negatives are dropped."""
     starts: np.ndarray
     """Where it starts in the sequence; one more entry."""
 

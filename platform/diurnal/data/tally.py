@@ -14,6 +14,7 @@ from diurnal.config import Dense, Schema, Sparse
 from diurnal.data.arrow import Ids, column, read_numbers, read_times_us
 from diurnal.data.encoded import NO_TIME
 from diurnal.data.inputs import hashes_of, missing_indicator, read_feature, read_labels
+from diurnal.data.quantiles import by_magnitude
 from diurnal.data.sketches import IdCounts, Moments, sampled_rows
 
 SAMPLE_ROWS = 20_000
@@ -134,7 +135,7 @@ class Tally:
 
     def add(self, rows: pa.RecordBatch, schema: Schema, first_row: int, frame: Frame) -> None:
         """Adds rows whose first one has the position `first_row` in the increment."""
-        n = rows.num_rows
+        n, schema = rows.num_rows, by_magnitude(schema)
         self.rows += n
         sampled = sampled_rows(first_row, n, frame.rows, SAMPLE_ROWS)
         label = column(rows, schema.label.column)

@@ -111,6 +111,8 @@ def _told(feature: Sparse, row: int) -> str:
         return calendar.day_name[row]
     if feature.mapping != "bucketize":
         return ""
+    if feature.quantiles:
+        return f"quantile {row / feature.quantiles:.4g} to {(row + 1) / feature.quantiles:.4g}"
     low, high = ["", *(f"{boundary:g}" for boundary in feature.boundaries), ""][row : row + 2]
     return f"{low} to {high}" if low and high else f"below {high}" if high else f"from {low}"
 

@@ -6,6 +6,7 @@ that what agrees with it is right, or wrong twice in the same way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,8 @@ class Twin:
         weights = batch.weights.to(logits)
         if weights.sum() == 0:
             return logits.detach()
-        log_chances = functional.logsigmoid(torch.where(batch.labels == 1, logits, -logits))
+        among_kept = logits - math.log(batch.kept_negatives)
+        log_chances = functional.logsigmoid(torch.where(batch.labels == 1, among_kept, -among_kept))
         loss = -(weights * log_chances).sum() / weights.sum()
         names = [*self.tables, *self.dense]
         leaves = [*self.tables.values(), *self.dense.values()]

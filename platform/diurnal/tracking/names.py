@@ -43,6 +43,7 @@ CHECKPOINT_STALL_S = "checkpoint/stall_s"
 CHECKPOINT_BYTES = "checkpoint/bytes"
 DATA_ROWS = "data/rows"
 DATA_QUARANTINED_FILES = "data/quarantined_files"
+DATA_DROPPED_NEGATIVES = "data/dropped_negatives"
 DATA_FRESHNESS_S = "data/freshness_s"
 GATE_NE_RISE = "gate/ne_rise"
 GATE_NE_RISE_LOW = "gate/ne_rise_low"
@@ -132,6 +133,7 @@ METRICS: Mapping[str, str] = MappingProxyType(
         CHECKPOINT_BYTES: "size of the version on disk",
         DATA_ROWS: "rows of the increment",
         DATA_QUARANTINED_FILES: "files that were left out since they cannot be read",
+        DATA_DROPPED_NEGATIVES: "negatives that were not learned, as label.keep_negatives says",
         DATA_FRESHNESS_S: "age of the newest row of the newest version when it was committed, seconds",
         GATE_NE_RISE: "NE of the challenger less that of the champion, on rows that neither has learned",
         GATE_NE_RISE_LOW: "lower end of its confidence interval",

@@ -47,6 +47,9 @@ SKIPPED_STEPS = "skipped_steps"
 QUARANTINED = "quarantined_files"
 """Key among a version's metrics: files of the increment that could not be read, and were left out."""
 
+DROPPED_NEGATIVES = "dropped_negatives"
+"""Key among a version's metrics: negatives of the increment that were not learned, as `label.keep_negatives` says."""
+
 LAST_COMMIT_S = 30.0
 """How long a worker that has failed waits for a commit that it had begun."""
 
@@ -145,6 +148,7 @@ class Committer:
             ROWS: learned.rows,
             SKIPPED_STEPS: learned.num_skipped_steps,
             QUARANTINED: list(progress.plan.increment.quarantined_files),
+            DROPPED_NEGATIVES: progress.plan.num_dropped,
             "skipped_rows": learned.num_skipped_rows,
         }
         self.settle()
@@ -181,6 +185,7 @@ class Committer:
             recipe=plan.recipe(),
             joined=tuple(asdict(file) for file in plan.increment.joined),
             held_out=plan.increment.held_out and plan.increment.held_out.to_json(),
+            sampled=plan.increment.sampled and asdict(plan.increment.sampled),
             past=PurePath(plan.increment.past).name,
             past_after=PurePath(fit.past_after).name,
             watermark_us=carried.watermark_us,

@@ -103,7 +103,7 @@ class TrainingDesk:
         self._ledger = ledger
         self._lease = lease
         self._pasts = Pasts.of(config)
-        self._planner = Planner(config, history, self._pasts)
+        self._planner = Planner(config, history, self._pasts, say)
         self._todo = list(todo)
         self._more = more
         self._planned: Ahead[Planned] = Ahead(())
@@ -127,7 +127,7 @@ class TrainingDesk:
 
     def prepare(self) -> None:
         """Makes what the first rows are seen with, so that no worker waits for it."""
-        if self._config.dataset.has_past and self._todo:
+        if self._config.dataset.is_counted and self._todo:
             rows = self._todo[0].num_rows
             if rows >= _MANY_ROWS:
                 self._say(f"counting the ids of {rows:,} rows, which the increment after them is seen with")
@@ -195,7 +195,7 @@ class TrainingDesk:
         self._planned.close()
         self._planned = Ahead(self._planner.plans(list(self._todo), parent, resumed))
         # Those after the first are planned while it is learned, where rows have to be counted for that.
-        known = self._planned.take(None) if self._config.dataset.has_past else self._planned.take_all()
+        known = self._planned.take(None) if self._config.dataset.is_counted else self._planned.take_all()
         return Start(
             token=self._lease.token,
             path=begin.path if begin else "",

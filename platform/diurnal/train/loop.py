@@ -60,7 +60,7 @@ def learn(learner: Learner, feed: Feed, done: Pass, pulse: Pulse, wish: Wish, on
         # Before the forward pass: FBGEMM's backward takes the rate that it found there.
         parallel.set_lr_factor(learner.lr_factor())
         logits = parallel.module(batch.dense, batch.sparse)
-        loss_sum = weighted_bce(logits, batch.labels, batch.weights)
+        loss_sum = weighted_bce(logits, batch.labels, batch.weights, batch.kept_negatives)
         pulse.mark(Phase.VOTE, batch.step)
         global_weight, is_sound, agreed = _agree(logits, loss_sum, batch.weights, wish())
         if is_sound:

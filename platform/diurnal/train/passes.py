@@ -69,13 +69,14 @@ class Pass:
         return Pass(metrics, np.zeros(len(learner.count_names), np.int64))
 
     def add_scores(self, logits: torch.Tensor, batch: Batch) -> None:
-        """Adds what the model answered to a batch: (B,) logits."""
-        self.metrics.update(logits, batch.labels, batch.weights, step=batch.step)
+        """Adds what the model answered to a batch: (B,) logits. Negatives stand for those that are dropped, too."""
+        weights = batch.metric_weights
+        self.metrics.update(logits, batch.labels, weights, step=batch.step)
         if self.groups is not None and batch.groups is not None:
             real = slice(batch.num_rows)
-            self.groups.update(logits[real], batch.labels[real], batch.weights[real], batch.groups[real])
+            self.groups.update(logits[real], batch.labels[real], weights[real], batch.groups[real])
         if self.slices is not None:
-            self.slices.update(logits, batch.labels, batch.weights, batch.sparse)
+            self.slices.update(logits, batch.labels, weights, batch.sparse)
         if self.blocks is not None:
             self.blocks.update(logits, batch)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from diurnal.checkpoint.history import History
 from diurnal.config import Config
+from diurnal.data.files import HeldOut, ParquetFile, Sampled
 from diurnal.data.holdout import located, slices_folder
-from diurnal.data.partitions import HeldOut, Increment, ParquetFile
+from diurnal.data.negatives import Negatives
+from diurnal.data.partitions import Increment
 from diurnal.data.pasts import Pasts
 from diurnal.data.streams import StreamPlan, plan_increment
 from diurnal.ledger.records import Commit
@@ -30,12 +32,17 @@ def plan_of(config: Config, increment: Increment) -> StreamPlan:
 
 
 class Planner:
-    """Plans the increments of a model."""
+    """Plans the increments of a model.
 
-    def __init__(self, config: Config, history: History, pasts: Pasts) -> None:
+    Args:
+        say: shows a line to a person.
+    """
+
+    def __init__(self, config: Config, history: History, pasts: Pasts, say: Callable[[str], None]) -> None:
         self._config = config
         self._history = history
         self._pasts = pasts
+        self._negatives = Negatives(config.dataset, config.seed, say)
 
     def plans(
         self, increments: Sequence[Increment], parent: Commit | None, resumed: Commit | None = None
@@ -49,7 +56,8 @@ class Planner:
             if resumed is not None and index == 0:
                 plan = self._plan_again(increment, resumed)
             else:
-                plan = plan_of(self._config, replace(increment, joined=left, past=self._pasts.path(past)))
+                seen = replace(increment, joined=left, past=self._pasts.path(past))
+                plan = plan_of(self._config, self._negatives.sample(seen))
             past = self._pasts.after(plan.increment)
             left = plan.increment.held_out.files if plan.increment.held_out else ()
             yield plan, past
@@ -61,7 +69,9 @@ class Planner:
         held_out = HeldOut.from_json(lineage.held_out) if lineage.held_out else None
         if held_out is not None:
             held_out = replace(held_out, files=self._found(held_out.files))
-        increment = replace(increment, joined=joined, held_out=held_out, past=self._pasts.path(lineage.past))
+        sampled = Sampled.from_json(lineage.sampled) if lineage.sampled else None
+        rows = {"joined": joined, "held_out": held_out, "sampled": sampled}
+        increment = replace(increment, **rows, past=self._pasts.path(lineage.past))
         return StreamPlan.from_recipe(increment, lineage.recipe)
 
     def _found(self, files: Iterable[ParquetFile]) -> tuple[ParquetFile, ...]:

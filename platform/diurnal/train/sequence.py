@@ -198,6 +198,7 @@ class WorkerSequence:
         self._orders.increment, self._orders.num_rows = increment, plan.num_rows
         begun: dict[str, Any] = {"rows": plan.num_rows, "quarantined_files": plan.increment.quarantined_files}
         begun |= {"parent": fit.parent, "attempt": fit.attempt, "number": fit.number}
+        begun |= {"dropped_negatives": plan.num_dropped}
         if resumed is None:
             self._tell("increment", increment, **begun, rows_done=0)
             return Progress(fit, plan, Pass.new(self._learner, plan.num_steps), None)

@@ -13,7 +13,16 @@ from diurnal.errors import CheckpointError
 from diurnal.ledger.records import Commit
 from diurnal.tracking import names
 from diurnal.tracking.mlflow import Committed, Dataset, Tracker
-from diurnal.train.commit import COUNTS, EVALUATED, PROGRESSIVE, QUARANTINED, ROWS, SKIPPED_STEPS, SLICES
+from diurnal.train.commit import (
+    COUNTS,
+    DROPPED_NEGATIVES,
+    EVALUATED,
+    PROGRESSIVE,
+    QUARANTINED,
+    ROWS,
+    SKIPPED_STEPS,
+    SLICES,
+)
 
 AGAIN = 14
 """Versions that are told again when a process starts."""
@@ -65,7 +74,10 @@ def _committed(config: Config, history: History, commit: Commit) -> Committed | 
     except (OSError, CheckpointError):  # what people see is not worth the training
         return None
     report, rows = metrics[PROGRESSIVE], metrics.get(ROWS, commit.rows)
-    left_out = {names.DATA_QUARANTINED_FILES: len(metrics.get(QUARANTINED, ()))}
+    left_out = {
+        names.DATA_QUARANTINED_FILES: len(metrics.get(QUARANTINED, ())),
+        names.DATA_DROPPED_NEGATIVES: metrics.get(DROPPED_NEGATIVES, 0),
+    }
     counts, skipped = metrics.get(COUNTS, {}), metrics.get(SKIPPED_STEPS, 0)  # not in those of earlier releases
     summary = summary_of(report, counts, skipped, rows, metrics.get(EVALUATED), metrics.get(SLICES, ()))
     dataset = dataset_of(config, commit.increment, commit.fingerprint, commit.rows)

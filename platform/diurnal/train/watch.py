@@ -54,6 +54,8 @@ class Outcome:
     stall_s: float = 0.0
     """Seconds that training stood still for commits."""
     quarantined_files: tuple[str, ...] = ()
+    dropped_negatives: int = 0
+    """That were not learned, as `label.keep_negatives` says."""
     """That could not be read, and were left out."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,6 +78,7 @@ class Outcome:
             "replayed_rows": self.replayed_rows,
             "stall_s": self.stall_s,
             "quarantined_files": list(self.quarantined_files),
+            "dropped_negatives": self.dropped_negatives,
             "skipped_steps": self.learned and self.learned["num_skipped_steps"],
             "version": self.version,
             "path": self.path,
@@ -157,7 +160,11 @@ class Watch:
             self.outcomes[increment].restarts += 1
         else:
             self.outcomes[increment] = Outcome(
-                increment, data["rows"], num_restarts_before=len(self.restarts), quarantined_files=left_out
+                increment,
+                data["rows"],
+                num_restarts_before=len(self.restarts),
+                quarantined_files=left_out,
+                dropped_negatives=data.get("dropped_negatives", 0),
             )
             for path in left_out:
                 self.progress.say(f"{increment}: left out, since it cannot be read: {path}")
@@ -254,6 +261,7 @@ class Watch:
             names.CLUSTER_RECOVERY_S: sum(restart.recovery_s or 0.0 for restart in restarts),
             names.DATA_FRESHNESS_S: outcome.freshness_s,
             names.DATA_QUARANTINED_FILES: len(outcome.quarantined_files),
+            names.DATA_DROPPED_NEGATIVES: outcome.dropped_negatives,
         }
         run.finish("FINISHED", version=outcome.version, summary=summary, step_rows=outcome.rows)
 

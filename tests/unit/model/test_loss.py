@@ -30,6 +30,24 @@ def test_padding_adds_nothing_to_loss_and_gradient() -> None:
     assert logits.grad[1:].tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("rate", [0.5, 0.1, 0.01])
+def test_the_true_logit_is_best_for_the_negatives_that_are_kept(rate: float) -> None:
+    """20 positives among 1000 rows, of whose negatives a share is there; the slope at the logit of 2 % is 0."""
+    true = torch.tensor(math.log(20 / 980), dtype=torch.float64, requires_grad=True)
+    labels, weights = (torch.tensor(rows, dtype=torch.float64) for rows in ([1.0, 0.0], [20.0, 980 * rate]))
+    weighted_bce(true.expand(2), labels, weights, rate).backward()
+    assert true.grad is not None
+    assert abs(true.grad.item()) < 1e-9
+    odds = 20 / (980 * rate)
+    expected = 20 * math.log(1 + 1 / odds) + 980 * rate * math.log(1 + odds)
+    assert weighted_bce(true.expand(2), labels, weights, rate).item() == pytest.approx(expected)
+
+
+def test_with_all_negatives_it_is_the_same_to_the_bit() -> None:
+    logits, labels, weights = torch.tensor([-0.0, -2.0, 1.5]), torch.tensor([1.0, 0.0, 0.0]), torch.ones(3)
+    assert torch.equal(weighted_bce(logits, labels, weights, 1.0), weighted_bce(logits, labels, weights))
+
+
 def test_no_rows_lose_nothing() -> None:
     assert weighted_bce(torch.zeros(0), torch.zeros(0), torch.zeros(0)).item() == 0.0
 
