@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from diurnal.config.features import Dense, Label, Sparse, Table
+from diurnal.config.features import Dense, Label, Sparse, Table, Task
 from diurnal.config.section import Broken, NotNegative, Section, rule
 
 
@@ -31,6 +31,8 @@ class Schema(Section):
     """The columns of a dataset. Read from `schema.toml`."""
 
     label: Label = Label()
+    tasks: tuple[Task, ...] = ()
+    """Other outcomes that the model learns beside the label, one more output each."""
     weight: str = ""
     """Column of sample weights (finite, not negative); every row weighs 1 when empty."""
     event_time: str = ""
@@ -78,7 +80,8 @@ class Schema(Section):
 
     @rule
     def _names_are_unique(self) -> Iterator[Broken]:
-        for kind, entries in (("dense", self.dense), ("sparse", self.sparse), ("tables", self.tables)):
+        named = {"tasks": self.tasks, "dense": self.dense, "sparse": self.sparse, "tables": self.tables}
+        for kind, entries in named.items():
             seen: set[str] = set()
             for index, entry in enumerate(entries):
                 if entry.name in seen:
@@ -87,12 +90,14 @@ class Schema(Section):
                 seen.add(entry.name)
 
     @rule
-    def _no_input_is_the_label(self) -> Iterator[Broken]:
+    def _no_input_is_an_outcome(self) -> Iterator[Broken]:
+        outcomes = {self.label.column: "the label"}
+        outcomes |= {t.source: f"task {t.name}" for t in self.tasks if t.source != self.label.column}
         for kind, entries in (("dense", self.dense), ("sparse", self.sparse)):
             for index, entry in enumerate(entries):
                 has_column = not (entry.cross if isinstance(entry, Sparse) else entry.past)
-                if entry.source == self.label.column and has_column:
-                    must = "the label is not an input: it is known only after the outcome"
+                if entry.source in outcomes and has_column:
+                    must = f"{outcomes[entry.source]} is not an input: it is known only after the outcome"
                     yield Broken(entry.source, must, "remove this feature", (kind, index, "column"))
 
     @rule

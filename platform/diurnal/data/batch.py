@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -40,6 +40,8 @@ class Batch:
     groups: np.ndarray | None = None
     """(B,) uint64 hashes of the groups that GAUC is about, or `encoded.NO_GROUP`; None without rows or groups. They
     stay on the host."""
+    task_labels: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    """(T, B) float32, in the order of `schema.tasks`: 0, 1, or NaN where a row lacks the outcome, and in padding."""
 
     @property
     def batch_rows(self) -> int:
@@ -57,6 +59,7 @@ class Batch:
                 stride=len(packed.labels),
             ),
             labels=_tensor(packed.labels),
+            task_labels=_tensor(packed.task_labels),
             weights=_tensor(packed.weights),
             row_index=_tensor(packed.row_index),
             step=packed.step,
@@ -73,6 +76,7 @@ class Batch:
             dense=self.dense.to(device, non_blocking=non_blocking),
             sparse=self.sparse.to(device, non_blocking=non_blocking),
             labels=self.labels.to(device, non_blocking=non_blocking),
+            task_labels=self.task_labels.to(device, non_blocking=non_blocking),
             weights=self.weights.to(device, non_blocking=non_blocking),
         )
 
@@ -82,12 +86,13 @@ class Batch:
             dense=self.dense.pin_memory(),
             sparse=self.sparse.pin_memory(),
             labels=self.labels.pin_memory(),
+            task_labels=self.task_labels.pin_memory(),
             weights=self.weights.pin_memory(),
         )
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Tells the allocator that `stream` still reads these tensors (TorchRec's `Pipelineable`)."""
-        for tensor in (self.dense, self.labels, self.weights):
+        for tensor in (self.dense, self.labels, self.task_labels, self.weights):
             tensor.record_stream(stream)
         self.sparse.record_stream(stream)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 DENSE_COUNTS = ("null", "nonfinite", "missing_column_rows")
 SPARSE_COUNTS = ("null", "negative", "unknown", "truncated", "ids", "missing_column_rows")
+TASK_COUNTS = ("null", "missing_column_rows")
 
 NO_TIME = np.iinfo(np.int64).min
 """Stands for a null event time: older than all others."""
@@ -19,7 +20,8 @@ NO_GROUP = 0
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """n rows. Legend: D dense features, F sparse features, N ids, C = 3 D + 6 F counts, E counts that happened."""
+    """n rows. Legend: D dense features, F sparse features, N ids, T tasks, C = 3 D + 6 F + 2 T counts, E counts that
+    happened."""
 
     dense: np.ndarray
     """(n, D) float32."""
@@ -29,6 +31,8 @@ class Encoded:
     """(F, n) ids per row: uint8, or int32 if a row has more than 255."""
     labels: np.ndarray
     """(n,) float32: 0 or 1."""
+    task_labels: np.ndarray
+    """(T, n) float32: 0, 1, or NaN where a row lacks the outcome."""
     weights: np.ndarray
     """(n,) float32."""
     times_us: np.ndarray | None
@@ -41,7 +45,7 @@ class Encoded:
     """(E, n) int32: how often, in each row."""
 
     @staticmethod
-    def empty(num_dense: int, num_sparse: int) -> Encoded:
+    def empty(num_dense: int, num_sparse: int, num_tasks: int = 0) -> Encoded:
         """No rows."""
         none = np.empty(0, np.float32)
         return Encoded(
@@ -49,6 +53,7 @@ class Encoded:
             ids=(np.empty(0, np.int32),) * num_sparse,
             lengths=np.empty((num_sparse, 0), np.uint8),
             labels=none,
+            task_labels=np.empty((num_tasks, 0), np.float32),
             weights=none,
             times_us=None,
             groups=None,
@@ -69,8 +74,10 @@ class Encoded:
     def counts(self) -> np.ndarray:
         """(C,) int64, in the order of `encode.count_names`."""
         first_sparse = len(DENSE_COUNTS) * self.dense.shape[1]
-        counts = np.zeros(first_sparse + len(SPARSE_COUNTS) * len(self.ids), np.int64)
-        counts[first_sparse + SPARSE_COUNTS.index("ids") :: len(SPARSE_COUNTS)] = [len(ids) for ids in self.ids]
+        first_task = first_sparse + len(SPARSE_COUNTS) * len(self.ids)
+        counts = np.zeros(first_task + len(TASK_COUNTS) * len(self.task_labels), np.int64)
+        looked_up = slice(first_sparse + SPARSE_COUNTS.index("ids"), first_task, len(SPARSE_COUNTS))
+        counts[looked_up] = [len(ids) for ids in self.ids]
         counts[self.events] = self.event_rows.sum(axis=1, dtype=np.int64)
         return counts
 
@@ -113,6 +120,7 @@ class Encoded:
             ids=tuple(np.concatenate(ids) for ids in zip(*(part.ids for part in parts), strict=True)),
             lengths=np.concatenate([part.lengths for part in parts], axis=1),
             labels=np.concatenate([part.labels for part in parts]),
+            task_labels=np.concatenate([part.task_labels for part in parts], axis=1),
             weights=np.concatenate([part.weights for part in parts]),
             times_us=np.concatenate(times) if times else None,
             groups=np.concatenate(groups) if groups else None,
@@ -126,6 +134,7 @@ class Encoded:
             ids=ids,
             lengths=self.lengths[:, rows],
             labels=self.labels[rows],
+            task_labels=self.task_labels[:, rows],
             weights=self.weights[rows],
             times_us=None if self.times_us is None else self.times_us[rows],
             groups=None if self.groups is None else self.groups[rows],
