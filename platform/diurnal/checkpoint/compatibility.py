@@ -92,7 +92,7 @@ def compare(manifest: Manifest, config: Config, *, reset_optimizer: bool = False
         A missing table: refused, since the over arch has learned with it.
     Features, dense inputs:
         a new one is new in the same way; another order is followed; a missing one, or another meaning of ids: refused;
-        another transform of a dense input: allowed, and said.
+        another transform of a dense input, and other weights of a bag's ids: allowed, and said.
     Label: another column, spelling or threshold is refused, since the model would go on as one that predicts what it
         has not learned, and its numbers would not compare with those before. A version of an earlier release does not
         say what its label was, and is not compared.
@@ -157,6 +157,9 @@ def _feature_line(name: str, saved: FeatureContract | None, now: FeatureContract
         old, new = getattr(saved, field), getattr(now, field)
         if old != new:
             return Line("refused", what, f"{field} {old}", f"{field} {new}", "its ids would mean other rows")
+    if saved.weights != now.weights:
+        old, new = (f"weights {side.weights or '(none)'}" for side in (saved, now))
+        return Line("changed", what, old, new, "the MLPs go on with bags that are pooled otherwise")
     return Line("loaded", what, f"table {saved.table}", f"table {now.table}", "")
 
 

@@ -78,6 +78,7 @@ class FeatureContract(Section):
     mapping: str
     boundaries: tuple[float, ...]
     cross: tuple[str, ...] = ()
+    weights: str = ""
 
 
 class OutcomeContract(Section):
@@ -129,7 +130,12 @@ class Contract(Section):
             },
             features={
                 f.name: FeatureContract(
-                    table=f.table_name, type=f.type, mapping=f.mapping, boundaries=f.boundaries, cross=f.cross
+                    table=f.table_name,
+                    type=f.type,
+                    mapping=f.mapping,
+                    boundaries=f.boundaries,
+                    cross=f.cross,
+                    weights=f.weights,
                 )
                 for f in schema.sparse
             },

@@ -196,6 +196,12 @@ class Sparse(Section):
     """Table that is looked up; the feature's name, when empty. Several features may share one."""
     max_length: Count | None = None
     """Ids kept per row, the first ones; more are dropped and counted."""
+    weights: str = ""
+    """With `many`, a column of lists of numbers, one for each id: an id's vector is multiplied by its weight before the
+    bag is pooled, so that a sum is sum(w * v), and a mean sum(w * v) / sum(w), or zero where the weights sum to 0.
+    A weight is finite, and for a mean not negative; null, or a list of another length than that of the ids, is refused.
+    An id that is none, or beyond `max_length`, loses its weight too. Where the feature is not required and a file lacks
+    the column, all weights are 1. Crosses, and what the past says of the ids, know no weights."""
     required: bool = True
     unknown: Literal["empty", "refuse"] = "empty"
     """What an id beyond the table does under `identity`: counts as no id, or refuses the increment."""
@@ -234,10 +240,16 @@ class Sparse(Section):
             return
         if len(self.cross) != 2 or self.cross[0] == self.cross[1]:
             yield Broken(list(self.cross), "a cross is of two features", 'as cross = ["user", "genre"]', ("cross",))
-        for field in ("column", "type", "many", "mapping", "required", "unknown"):
+        for field in ("column", "type", "many", "mapping", "weights", "required", "unknown"):
             if getattr(self, field) != type(self).model_fields[field].default:
                 must = f"a cross takes {field} from its two features, and is hashed"
                 yield Broken(getattr(self, field), must, f"remove {field}", (field,))
+
+    @rule
+    def _weights_are_those_of_a_bag(self) -> Iterator[Broken]:
+        if self.weights and not self.many and not self.cross:
+            must = "weights are those of the ids of a list"
+            yield Broken(self.weights, must, "set many = true, or remove weights", ("weights",))
 
     @rule
     def _boundaries_are_ascending_and_for_bucketize(self) -> Iterator[Broken]:

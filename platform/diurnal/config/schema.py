@@ -64,6 +64,10 @@ class Schema(Section):
         return bool(self.remembered) or any(feature.mapping == "vocab" for feature in self.sparse)
 
     @property
+    def has_bag_weights(self) -> bool:
+        return any(feature.weights for feature in self.sparse)
+
+    @property
     def remembered(self) -> tuple[str, ...]:
         """Names of the sparse features whose past is an input."""
         return tuple(dict.fromkeys(feature.past for feature in self.dense if feature.past))
@@ -99,6 +103,9 @@ class Schema(Section):
                 if entry.source in outcomes and has_column:
                     must = f"{outcomes[entry.source]} is not an input: it is known only after the outcome"
                     yield Broken(entry.source, must, "remove this feature", (kind, index, "column"))
+                if isinstance(entry, Sparse) and entry.weights in outcomes:
+                    must = f"{outcomes[entry.weights]} is not an input: it is known only after the outcome"
+                    yield Broken(entry.weights, must, "remove these weights", (kind, index, "weights"))
 
     @rule
     def _features_and_tables_belong_together(self) -> Iterator[Broken]:

@@ -22,7 +22,8 @@ class Batch:
     dense: torch.Tensor
     """(B, num_dense) float32."""
     sparse: KeyedJaggedTensor
-    """Keys are the names of `schema.sparse`, in that order; int64 values (table rows), int32 lengths, stride B."""
+    """Keys are the names of `schema.sparse`, in that order; int64 values (table rows), int32 lengths, stride B; and
+    float32 weights where the ids of some feature have them."""
     labels: torch.Tensor
     """(B,) float32: 0 or 1."""
     weights: torch.Tensor
@@ -55,6 +56,7 @@ class Batch:
             sparse=KeyedJaggedTensor(
                 keys=list(keys),
                 values=_tensor(packed.values, np.int64),
+                weights=_tensor(packed.id_weights[0]) if len(packed.id_weights) else None,
                 lengths=_tensor(packed.lengths, np.int32).view(-1),
                 stride=len(packed.labels),
             ),

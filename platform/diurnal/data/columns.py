@@ -18,7 +18,7 @@ class Column:
     name: str
     """In the Parquet files."""
     role: str
-    """`label`, `task`, `weight`, `event_time`, `request_id`, `group_id`, `dense` or `sparse`."""
+    """`label`, `task`, `weight`, `event_time`, `request_id`, `group_id`, `dense`, `sparse` or `weights`."""
     type: str
     """What it holds, in words."""
     accepts: Callable[[pa.DataType], bool]
@@ -61,6 +61,9 @@ def declared_columns(schema: Schema) -> Iterator[Column]:
             yield Column(sparse.source, "sparse", f"list of {sparse.type}", _list_of(accepts), fix, sparse.required)
         else:
             yield Column(sparse.source, "sparse", sparse.type, accepts, fix, sparse.required)
+        if sparse.weights:
+            fix = f"write a number for each id, or take weights out of {sparse.name}"
+            yield Column(sparse.weights, "weights", "list of number", _list_of(_is_number), fix, sparse.required)
 
 
 def _outcome(name: str, role: str, outcome: Outcome, required: bool = True) -> Column:

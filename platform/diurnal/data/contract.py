@@ -99,6 +99,8 @@ def _fix_of_missing(column: Column, spare: dict[str, pa.DataType]) -> str:
     alike = look_alike(column.name, fits)
     if alike is not None:
         return f'"{alike}" of this file looks like it: rename one, in the file or in the schema'
+    if column.role == "weights":
+        return column.fix
     otherwise = {"dense": "required = false", "sparse": "required = false", "task": 'missing = "skip"'}
     return (
         f"write the column, or declare it {otherwise[column.role]}" if column.role in otherwise else "write the column"
@@ -116,7 +118,7 @@ def _fix_of_type(column: Column, found: pa.DataType) -> str:
         return "write one flat list a row, or its parts as columns of their own"
     if is_list(found) and not wants_list:
         return "declare many = true" if column.role == "sparse" else "write one value a row"
-    if wants_list and not is_list(found):
+    if wants_list and not is_list(found) and column.role == "sparse":
         return "write a list a row, or declare many = false"
     return column.fix
 

@@ -50,7 +50,7 @@ def encode(rows: pa.Table | pa.RecordBatch, schema: Schema, past: Past = NOTHING
     if isinstance(rows, pa.Table):
         batches = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
         return Encoded.concat([encode(batch, schema, past) for batch in batches])
-    ids, lengths, sparse_found = encode_sparse(rows, schema, past)
+    ids, lengths, id_weights, sparse_found = encode_sparse(rows, schema, past)
     bags = {feature.name: (ids[index], lengths[index]) for index, feature in enumerate(schema.sparse)}
     dense, dense_found = _dense(rows, schema, past, bags)
     task_labels, tasks_found = _task_labels(rows, schema)
@@ -65,6 +65,7 @@ def encode(rows: pa.Table | pa.RecordBatch, schema: Schema, past: Past = NOTHING
         dense=dense,
         ids=ids,
         lengths=lengths,
+        id_weights=id_weights,
         labels=_labels(rows, schema),
         task_labels=task_labels,
         weights=_weights(rows, schema.weight) if schema.weight else np.ones(rows.num_rows, np.float32),

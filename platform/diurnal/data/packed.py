@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from diurnal.data.encoded import NO_GROUP, NO_TIME, Encoded
 
-_HEADER = ("step", "num_rows", "watermark_us", "B", "D", "F", "N", "C", "G", "T", "length_bytes")
+_HEADER = ("step", "num_rows", "watermark_us", "B", "D", "F", "N", "C", "G", "T", "W", "length_bytes")
 _ALIGN = 64
 _BLOCK = pa.schema([("batch", pa.large_binary()), ("error", pa.large_binary())])
 
@@ -23,7 +23,7 @@ class PackedBatch:
     """What one rank trains on in one step: B rows, first the real ones, then padding of weight 0 without ids.
 
     Legend: B rows, D dense features, F sparse features, N ids, C counts, T tasks, G rows with the hash of a group: B or
-    0.
+    0, W weights of an id: 1, or 0 where none has weights.
     """
 
     buffer: np.ndarray
@@ -38,6 +38,8 @@ class PackedBatch:
     """(B, D) float32."""
     values: np.ndarray
     """(N,) int32 table rows: all ids of the first feature, row by row, then those of the next."""
+    id_weights: np.ndarray
+    """(W, N) float32 weights of the ids in `values`."""
     lengths: np.ndarray
     """(F, B) ids per row: uint8, or int32 if a row has more than 255."""
     labels: np.ndarray
@@ -72,6 +74,7 @@ class PackedBatch:
             "C": len(counts[0]),
             "G": batch_rows if groups else 0,
             "T": len(encoded[0].task_labels),
+            "W": int(bool(encoded[0].id_weights)),
             "length_bytes": max(part.lengths.itemsize for part in encoded),
         }
         layout, size = _layout(header)
@@ -80,6 +83,9 @@ class PackedBatch:
         packed = _view(buffer, header, layout)
         _join([part.dense for part in encoded], packed.dense)
         np.concatenate(ids, out=packed.values)
+        for of_ids in packed.id_weights:
+            features = range(len(encoded[0].ids))
+            np.concatenate([part.id_weights[f] for f in features for part in encoded], out=of_ids)
         _join([part.lengths.T for part in encoded], packed.lengths.T)
         _join([part.labels for part in encoded], packed.labels)
         _join([part.task_labels.T for part in encoded], packed.task_labels.T, padding=np.nan)
@@ -127,10 +133,11 @@ Layout = dict[str, tuple[int, np.dtype, tuple[int, ...]]]
 
 def _layout(header: dict[str, int]) -> tuple[Layout, int]:
     """Where each array begins in the buffer, its type and shape; and the size of the buffer."""
-    b, d, f, n, c, g, t = (header[name] for name in "BDFNCGT")
+    b, d, f, n, c, g, t, w = (header[name] for name in "BDFNCGTW")
     arrays: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
         "dense": (np.float32, (b, d)),
         "values": (np.int32, (n,)),
+        "id_weights": (np.float32, (w, n)),
         "lengths": (np.uint8 if header["length_bytes"] == 1 else np.int32, (f, b)),
         "labels": (np.float32, (b,)),
         "task_labels": (np.float32, (t, b)),

@@ -54,7 +54,7 @@ class Dlrm(nn.Module):
         features = [feature.name for feature in schema.sparse]
         dim = schema.tables[0].dim
         self.bottom = mlp([len(schema.dense), *model.bottom, dim])
-        self.tables = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+        self.tables = EmbeddingBagCollection(configs, schema.has_bag_weights, torch.device("meta"))
         self.pooled = PooledVectors(features, [name for config in configs for name in config.feature_names], dim)
         self.interaction = DotInteraction(1 + len(features), dim, model.self_interaction, model.concat)
         widths = [self.interaction.out_dim, *model.over]

@@ -87,8 +87,14 @@ class Twin:
     def logits(self, dense: torch.Tensor, sparse: KeyedJaggedTensor) -> torch.Tensor:
         """(B, num_dense) and the bags of all features to (B, 1 + T)."""
         bags = {name: jagged.to_dense() for name, jagged in sparse.to_dict().items()}
+        weights = {name: [torch.ones(len(bag)) for bag in of_rows] for name, of_rows in bags.items()}
+        if sparse.weights_or_none() is not None:
+            weights = {name: list(jagged.to_dense_weights() or ()) for name, jagged in sparse.to_dict().items()}
         dtype = next(iter(self.dense.values())).dtype
-        rows = [self._logits(row.to(dtype), {name: bags[name][i] for name in bags}) for i, row in enumerate(dense)]
+        rows = [
+            self._logits(row.to(dtype), {name: (bags[name][i], weights[name][i].to(dtype)) for name in bags})
+            for i, row in enumerate(dense)
+        ]
         return torch.stack(rows)
 
     def train_step(self, batch: Batch) -> torch.Tensor:
@@ -122,11 +128,11 @@ class Twin:
     def _loss(self, logit: torch.Tensor, label: float) -> torch.Tensor:
         return -functional.logsigmoid(logit if label == 1 else -logit)
 
-    def _logits(self, dense: torch.Tensor, bags: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _logits(self, dense: torch.Tensor, bags: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         model = self.config.model
         for weight, bias in self._layers("bottom"):
             dense = torch.relu(weight @ dense + bias)
-        vectors = [dense] + [self._pooled(feature.name, bags[feature.name]) for feature in self.config.dataset.sparse]
+        vectors = [dense] + [self._pooled(feature.name, *bags[feature.name]) for feature in self.config.dataset.sparse]
         products = []
         for i, left in enumerate(vectors):
             for j, right in enumerate(vectors):
@@ -142,13 +148,13 @@ class Twin:
             logits.append(self.dense[f"tasks.{task.name}.weight"] @ hidden + self.dense[f"tasks.{task.name}.bias"])
         return torch.cat(logits)
 
-    def _pooled(self, feature_name: str, ids: torch.Tensor) -> torch.Tensor:
+    def _pooled(self, feature_name: str, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         feature = {feature.name: feature for feature in self.config.dataset.sparse}[feature_name]
         table = self.config.dataset.table(feature.table_name)
         total = torch.zeros_like(self.tables[table.name][0])
-        for row in ids.tolist():
-            total = total + self.tables[table.name][row]
-        return total / len(ids) if table.pooling == "mean" and len(ids) else total
+        for row, weight in zip(ids.tolist(), weights, strict=True):
+            total = total + weight * self.tables[table.name][row]
+        return total / weights.sum() if table.pooling == "mean" and weights.sum() > 0 else total
 
     def _layers(self, part: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
         positions = sorted({int(name.split(".")[1]) for name in self.dense if name.startswith(f"{part}.")})

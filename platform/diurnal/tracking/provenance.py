@@ -91,6 +91,8 @@ def _columns(schema: Schema) -> MlflowSchema:
     for feature in (feature for feature in schema.sparse if not feature.cross):
         kind = kinds[feature.type]
         columns.append(ColSpec(Array(kind) if feature.many else kind, feature.source, required=feature.required))
+        if feature.weights:
+            columns.append(ColSpec(Array(DataType.double), feature.weights, required=feature.required))
     return MlflowSchema(list({column.name: column for column in columns}.values()))
 
 

@@ -106,7 +106,7 @@ def test_labels_of_tasks_stay_with_their_rows(make_schema: MakeSchema) -> None:
     joined = Encoded.concat([tail, head])
     assert plain(joined.task_labels) == [[0, 1, None, 1, None], [1, 0, 0, 0, 1]]
     assert counted(joined, schema) == {"task/bought/null": 2}
-    empty = Encoded.empty(1, 1, 2)
+    empty = Encoded.empty(schema)
     assert (empty.task_labels.shape, len(empty.counts)) == ((2, 0), len(count_names(schema)))
 
 
@@ -118,5 +118,5 @@ def test_padding_has_no_label_of_any_task(make_schema: MakeSchema) -> None:
     batch = Batch.from_packed(packed, ["user"]).to("cpu")
     assert plain(batch.task_labels.numpy()) == [[1, None, 0, None, None], [0, 1, 1, None, None]]
     assert batch.labels.tolist() == [0] * 5
-    nothing = Batch.from_packed(PackedBatch.pack([(Encoded.empty(1, 1, 2), np.empty(0, np.int64))], 0, 2), ["user"])
+    nothing = Batch.from_packed(PackedBatch.pack([(Encoded.empty(schema), np.empty(0, np.int64))], 0, 2), ["user"])
     assert plain(nothing.task_labels.numpy()) == [[None] * 2] * 2

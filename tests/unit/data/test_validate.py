@@ -38,6 +38,14 @@ def texts_of(found: Validation) -> tuple[list[str], list[str]]:
     return [str(fault) for fault in found.faults], [str(note) for note in found.notes]
 
 
+def test_weights_of_a_bag_are_looked_at(make_schema: MakeSchema, days: Any) -> None:
+    schema = make_schema(sparse=[{"name": "user"}, {"name": "tags", "many": True, "weights": "scores"}])
+    days.write({"a.parquet": columns(10, tags=[[1, 2]] * 10, scores=[[1.0, 2.0]] * 9 + [[1.0]])})
+    (fault,) = validate(config_of(days.path, schema)).faults
+    assert fault.where.endswith("a.parquet: column scores (weights of tags)")
+    assert fault.found == "1 weights beside 2 ids (such are 1 of 10 rows)"
+
+
 # --- which rows are looked at
 
 
