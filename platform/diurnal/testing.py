@@ -294,6 +294,7 @@ def tiny_batch(config: Config, step: int, rank: int = 0, world_size: int = 1, nu
         ]
         for f in config.dataset.sparse
     ]
+    task_labels = draw.choice(np.array([0, 1, np.nan], np.float32), (batch_rows, len(config.dataset.tasks)))
     mine = list(range(rank, batch_rows if num_rows is None else num_rows, world_size))
     padding = -(-batch_rows // world_size) - len(mine)
 
@@ -316,6 +317,7 @@ def tiny_batch(config: Config, step: int, rank: int = 0, world_size: int = 1, nu
         step=step,
         num_rows=len(mine),
         counts=np.zeros(0, np.int64),
+        task_labels=padded(task_labels, float("nan")).T,
     )
 
 
@@ -336,13 +338,13 @@ def train_step(parallel: Parallel, batch: Batch) -> Tensor:
     """Learns a rank's share of a global batch, and answers its logits from before."""
     import torch.distributed as dist
 
-    from diurnal.model.loss import weighted_bce
+    from diurnal.model.loss import weighted_losses
 
     logits = parallel.module(batch.dense, batch.sparse)
     weight = batch.weights.sum()
     dist.all_reduce(weight)
     parallel.zero_grad()
-    (weighted_bce(logits, batch.labels, batch.weights) * dist.get_world_size() / weight).backward()
+    (weighted_losses(logits, batch, parallel.config.dataset.tasks) * dist.get_world_size() / weight).backward()
     parallel.step_dense()
     return logits.detach()
 

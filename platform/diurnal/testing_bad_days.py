@@ -24,6 +24,7 @@ BEFORE = "2026-01-01"
 FILE_ROWS = 20
 
 SCHEMA: Mapping[str, Any] = {
+    "tasks": [{"name": "bought"}, {"name": "kept", "positive": "yes", "negative": "no", "missing": "skip"}],
     "weight": "weight",
     "event_time": "ts",
     "request_id": "request",
@@ -284,6 +285,13 @@ DEFECTS = (
     Defect(bad.label_out_of_range, "refused", "2 (such are 1 of the 20 rows looked at)"),
     Defect(bad.label_minus_one, "refused", "every label is 0 or 1"),
     Defect(bad.label_null, "refused", "null (such are 1 of"),
+    Defect(bad.task_out_of_range, "refused", "2 (such are 1 of the 20 rows looked at)"),
+    Defect(bad.task_null, "refused", 'declare missing = "skip"'),
+    Defect(bad.task_missing_col, "refused", 'declare it missing = "skip"'),
+    Defect(bad.task_that_may_lack_spelled_otherwise, "refused", "every label is yes or no"),
+    Defect(bad.task_that_may_lack_null, "counted", counts={"task/kept/null": 2}),
+    Defect(bad.task_that_may_lack_null_typed, "counted", counts={"task/kept/null": 20}),
+    Defect(bad.task_that_may_lack_missing_col, "counted", "20 rows", {"task/kept/missing_column_rows": 20}),
     Defect(bad.label_nan, "refused", "nan (such are 1 of"),
     Defect(bad.negative_weight, "refused", "every weight is finite and not negative"),
     Defect(bad.null_weight, "refused", "null (such are 1 of"),

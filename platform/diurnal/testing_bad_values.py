@@ -22,6 +22,8 @@ def sound_rows(first: int, count: int, midnight: datetime = MIDNIGHT) -> pa.Tabl
             "ts": pa.array([midnight + timedelta(minutes=7 * i) for i in numbers], pa.timestamp("us", "UTC")),
             "request": [f"{midnight:%d}-{i}" for i in numbers],
             "label": [int(i % 3 == 0) for i in numbers],
+            "bought": [int(i % 4 == 0) for i in numbers],
+            "kept": ["yes" if i % 3 else "no" for i in numbers],
             "weight": [1.0 + i % 2 for i in numbers],
             "price": [i * 0.25 for i in numbers],
             "age": [20.0 + i for i in numbers],
@@ -165,6 +167,34 @@ def label_minus_one(rows: pa.Table) -> pa.Table:
 
 def label_null(rows: pa.Table) -> pa.Table:
     return _at(rows, "label", {3: None})
+
+
+def task_out_of_range(rows: pa.Table) -> pa.Table:
+    return _at(rows, "bought", {3: 2})
+
+
+def task_null(rows: pa.Table) -> pa.Table:
+    return _at(rows, "bought", {3: None})
+
+
+def task_missing_col(rows: pa.Table) -> pa.Table:
+    return rows.drop_columns(["bought"])
+
+
+def task_that_may_lack_spelled_otherwise(rows: pa.Table) -> pa.Table:
+    return _at(rows, "kept", {3: "perhaps"})
+
+
+def task_that_may_lack_null(rows: pa.Table) -> pa.Table:
+    return _at(rows, "kept", {3: None, 4: None})
+
+
+def task_that_may_lack_null_typed(rows: pa.Table) -> pa.Table:
+    return _put(rows, "kept", pa.nulls(len(rows)))
+
+
+def task_that_may_lack_missing_col(rows: pa.Table) -> pa.Table:
+    return rows.drop_columns(["kept"])
 
 
 def label_nan(rows: pa.Table) -> pa.Table:

@@ -60,7 +60,7 @@ def fit(parallel: Any, batches: list[Any]) -> float:
     loss = positives = rows = 0.0
     with torch.no_grad():
         for batch in batches:
-            logits = parallel.module(batch.dense, batch.sparse)
+            logits = parallel.module(batch.dense, batch.sparse)[:, 0]
             loss += float(binary_cross_entropy_with_logits(logits, batch.labels, batch.weights, reduction="sum"))
             positives += float((batch.labels * batch.weights).sum())
             rows += float(batch.weights.sum())

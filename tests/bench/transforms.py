@@ -26,6 +26,7 @@ DAY = "2026-01-01"
 
 ID, TEXT = {"name": "id"}, {"name": "text", "type": "string"}
 TAGS = {"name": "tags", "type": "string", "many": True, "max_length": 4}
+LIKED = {"name": "liked", "many": True}
 HOUR = {"name": "hour", "column": "time", "type": "timestamp", "mapping": "hour"}
 NUMBER = {"name": "x"}
 KINDS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
@@ -40,6 +41,8 @@ KINDS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "identity": ([], [{**ID, "mapping": "identity"}]),
     "hash of a string": ([], [TEXT]),
     "bag of strings": ([], [TAGS]),
+    "bag of integers": ([], [LIKED]),
+    "bag of integers with weights": ([], [{**LIKED, "weights": "shares"}]),
     "buckets": ([], [{"name": "x", "type": "float", "mapping": "bucketize", "boundaries": (0.5, 1.0, 2.0, 4.0)}]),
     "buckets at quantiles of the past": ([], [{"name": "x", "type": "float", "mapping": "bucketize", "quantiles": 32}]),
     "hour": ([], [HOUR]),
@@ -62,12 +65,15 @@ def schema_of(dense: list[dict[str, Any]], sparse: list[dict[str, Any]]) -> Sche
 def write_day(root: Path) -> None:
     rng = np.random.default_rng(0)
     bags = [[f"tag {tag}" for tag in row] for row in rng.integers(0, 500, (1000, 3)).tolist()]
+    liked = rng.integers(0, 99_999, (1000, 3)).tolist()
     columns = {
         "label": (rng.random(ROWS) < 0.2).astype(np.int64),
         "x": pa.array(rng.lognormal(1, 1, ROWS).astype(np.float32), mask=rng.random(ROWS) < 0.1),
         "id": (rng.zipf(1.3, ROWS) % 99_999).astype(np.int64),
         "text": [f"item {i}" for i in (rng.zipf(1.3, ROWS) % 20_000).tolist()],
         "tags": [bags[i] for i in rng.integers(0, 1000, ROWS).tolist()],
+        "liked": [liked[i] for i in rng.integers(0, 1000, ROWS).tolist()],
+        "shares": [[0.5, 0.25, 0.25]] * ROWS,
         "time": pa.array(1_767_225_600_000_000 + rng.integers(0, 86_400 * 10**6, ROWS), pa.timestamp("us", "UTC")),
     }
     folder = root / f"dt={DAY}"

@@ -238,7 +238,7 @@ def load_widened(rank: int, world_size: int, storage: Path) -> tuple[Answer, tor
         logits = state.parallel.module(
             dense, KeyedJaggedTensor.from_jt_dict({f["name"]: bags[f["name"]] for f in dataset["sparse"]})
         )
-    return (everything(state.parallel), logits), first
+    return (everything(state.parallel), logits[:, 0]), first
 
 
 def test_new_inputs_change_no_prediction_at_first_and_nothing_that_was_learned(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def learn_ids(rank: int, world_size: int, config: Config, ids: list[int | None])
     dense = torch.cat([torch.from_numpy(rows.dense), zeros.unsqueeze(1)])
     labels, weights = (torch.cat([torch.from_numpy(values), zeros]) for values in (rows.labels, rows.weights))
     parallel.zero_grad()
-    loss = weighted_bce(parallel.module(dense, sparse), labels, weights)
+    loss = weighted_bce(parallel.module(dense, sparse)[:, 0], labels, weights)
     (loss * world_size / len(ids)).backward()
     parallel.step_dense()
     return vectors[: len(mine)], before, parallel.gather_table("user")
@@ -102,7 +102,7 @@ def learn_empty(rank: int, world_size: int, config: Config, case: str) -> tuple[
     batch.sparse = KeyedJaggedTensor(list(bags), torch.cat(values), lengths=torch.cat(lengths))
     for _ in range(2):
         logits = train_step(parallel, batch)
-    return weighted_bce(logits, batch.labels, batch.weights).item(), batch.num_rows
+    return weighted_bce(logits[:, 0], batch.labels, batch.weights).item(), batch.num_rows
 
 
 @pytest.mark.parametrize("case", ["empty feature", "empty rank", "all empty"])

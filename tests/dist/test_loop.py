@@ -83,7 +83,7 @@ def test_the_loop_learns_what_the_twin_learns_and_counts_no_padding(world_size: 
     logits, labels, weights = [], [], []
     for step, n in enumerate(rows):
         batch = batch_of(config, step, step, 0, 1, n, kept_negatives)
-        logits.append(twin.train_step(batch))
+        logits.append(twin.train_step(batch)[:, 0])
         labels.append(batch.labels)
         weights.append(batch.weights / kept_negatives ** (1 - batch.labels))
     losses = torch.nn.functional.binary_cross_entropy_with_logits(

@@ -146,7 +146,7 @@ def losses_of(logits: Iterable[torch.Tensor]) -> list[float]:
     losses = []
     for step, of_batch in enumerate(logits, STEPS):
         batch = global_batch(step)
-        rows = functional.binary_cross_entropy_with_logits(of_batch[: batch.num_rows], batch.labels, reduction="none")
+        rows = functional.binary_cross_entropy_with_logits(of_batch.flatten()[: batch.num_rows], batch.labels, reduction="none")
         losses.append(((rows * batch.weights).sum() / batch.weights.sum()).item())
     return losses
 

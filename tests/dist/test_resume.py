@@ -45,6 +45,7 @@ def write_days(root: Path) -> str:
                 "label": [row * 7 % 3 == 0 for row in rows],
                 "age": [row % 50 / 10 for row in rows],
                 "price": [row % 13 / 10 for row in rows],
+                "bought": [None if row % 4 == 1 else row * 5 % 7 == 0 for row in rows],
                 "user": rows,
                 "liked": [[row % 5, row % 11] for row in rows],
                 "item": [row % 97 for row in rows],
@@ -66,7 +67,7 @@ def config_of(days: str, storage: Path) -> Config:
             "storage": str(storage),
             "checkpoint": {"every_rows": 240, "every_s": 0.0, "keep": 3},
             "metrics": {"auc_bins": 1024, "slices": ["site", "item"]},
-            "dataset": {"group_id": "item"},
+            "dataset": {"group_id": "item", "tasks": [{"name": "bought", "missing": "skip"}]},
             "workers": {"max": 3, "min": 1},
             "sharding": {"placement": {"user": "row_wise", "item": "table_wise", "genres": "column_wise"}},
         }
@@ -159,7 +160,8 @@ def test_a_kill_anywhere_changes_not_a_bit_at_the_same_number_of_ranks(
         assert expected.keys() == found.keys()
         for name, tensor in expected.items():
             assert torch.equal(found[name], tensor), (number, name)
-        assert metrics_of(config, number)["progressive"] == metrics_of(unbroken, number)["progressive"]
+        for key in ("progressive", "tasks"):
+            assert metrics_of(config, number)[key] == metrics_of(unbroken, number)[key]
         assert metrics_of(config, number)["evaluated"] == pytest.approx(metrics_of(unbroken, number)["evaluated"])
 
 
@@ -178,6 +180,9 @@ def test_two_ranks_then_one_then_three_learn_each_row_once(config: Config, unbro
         undisturbed = metrics_of(unbroken, number)
         for name in ("ne", "gauc"):
             assert report[name] == pytest.approx(undisturbed["progressive"][name], abs=1e-6)
+        of_task = metrics_of(config, number)["tasks"]["progressive"]["bought"]
+        assert of_task == pytest.approx(undisturbed["tasks"]["progressive"]["bought"], abs=1e-5)
+        assert of_task["rows"] == NUM_FILES * FILE_ROWS * 3 // 4
         for found, expected in zip(metrics_of(config, number)["slices"], undisturbed["slices"], strict=True):
             assert found == pytest.approx(expected, abs=1e-6)
         found = tensors_of(config, number)

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from diurnal.checkpoint.manifest import Contract, DenseContract, FeatureContract, Manifest, TableContract
+from diurnal.checkpoint.manifest import (
+    Contract,
+    DenseContract,
+    FeatureContract,
+    Manifest,
+    OutcomeContract,
+    TableContract,
+)
 from diurnal.config import Config
 from diurnal.errors import CheckpointError, Fault
 
@@ -47,7 +54,7 @@ class Compatibility:
             Fault(line.what, f"{line.saved} in version {self.version}, {line.configured} configured", line.reason, fix)
             for line in self.lines
             if line.outcome == "refused"
-            for fix in [_RESET if line.what.startswith("optim.") else START_OVER]
+            for fix in [_FIXES.get(line.what.split()[0].split(".")[0], START_OVER)]
         ]
         if faults:
             raise CheckpointError(faults)
@@ -60,6 +67,8 @@ class Compatibility:
 
 
 _RESET = "restore the saved kind, or start the optimizers anew with checkpoint.reset_optimizer = true"
+_RENAME = "restore the saved value, or give the task another name, under which it starts anew"
+_FIXES = {"optim": _RESET, "task": _RENAME}
 _NOT_THERE = "not there"
 
 
@@ -83,7 +92,12 @@ def compare(manifest: Manifest, config: Config, *, reset_optimizer: bool = False
         A missing table: refused, since the over arch has learned with it.
     Features, dense inputs:
         a new one is new in the same way; another order is followed; a missing one, or another meaning of ids: refused;
-        another transform of a dense input: allowed, and said.
+        another transform of a dense input, and other weights of a bag's ids: allowed, and said.
+    Label: another column, spelling or threshold is refused, since the model would go on as one that predicts what it
+        has not learned, and its numbers would not compare with those before. A version of an earlier release does not
+        say what its label was, and is not compared.
+    Tasks: matched by name. A new one starts from its first values, and changes no prediction of the label; one that is
+        gone is dropped; another outcome under the same name is refused.
     MLPs, interaction: another shape is refused.
     Optimizers: another kind is refused, unless their state is dropped with `reset_optimizer`.
     """
@@ -96,7 +110,7 @@ def compare(manifest: Manifest, config: Config, *, reset_optimizer: bool = False
         lines.append(_feature_line(name, saved.features.get(name), now.features.get(name)))
     for name in {**saved.dense, **now.dense}:
         lines.append(_dense_line(name, saved.dense.get(name), now.dense.get(name)))
-    lines += _optimizer_lines(saved, now, reset_optimizer)
+    lines += [*_outcome_lines(saved, now), *_optimizer_lines(saved, now, reset_optimizer)]
     return Compatibility(manifest.lineage.number, tuple(lines))
 
 
@@ -143,6 +157,9 @@ def _feature_line(name: str, saved: FeatureContract | None, now: FeatureContract
         old, new = getattr(saved, field), getattr(now, field)
         if old != new:
             return Line("refused", what, f"{field} {old}", f"{field} {new}", "its ids would mean other rows")
+    if saved.weights != now.weights:
+        old, new = (f"weights {side.weights or '(none)'}" for side in (saved, now))
+        return Line("changed", what, old, new, "the MLPs go on with bags that are pooled otherwise")
     return Line("loaded", what, f"table {saved.table}", f"table {now.table}", "")
 
 
@@ -155,6 +172,27 @@ def _dense_line(name: str, saved: DenseContract | None, now: DenseContract | Non
         old, new = (_shown(side.model_dump(include=changed)) for side in (saved, now))
         return Line("changed", what, old, new, "the MLP goes on with inputs of another scale")
     return Line("loaded", what, saved.transform, now.transform, "")
+
+
+def _outcome_lines(saved: Contract, now: Contract) -> Iterator[Line]:
+    if saved.label is not None and now.label is not None:
+        yield _outcome_line("label", saved.label, now.label, "the model has learned another outcome")
+    for name in {**saved.tasks, **now.tasks}:
+        what, old, new = f"task {name}", saved.tasks.get(name), now.tasks.get(name)
+        if old is None:
+            yield Line("new", what, _NOT_THERE, "there", "its output starts anew, beside what the label predicts")
+        elif new is None:
+            yield Line("dropped", what, "there", _NOT_THERE, "its output is left out; the label's stays as it is")
+        else:
+            yield _outcome_line(what, old, new, "its output has learned another outcome")
+
+
+def _outcome_line(what: str, saved: OutcomeContract, now: OutcomeContract, why_not: str) -> Line:
+    changed = {field for field in type(now).model_fields if getattr(saved, field) != getattr(now, field)}
+    if changed:
+        old, new = (_shown(side.model_dump(include=changed)) for side in (saved, now))
+        return Line("refused", what, old, new, why_not)
+    return Line("loaded", what, f"column {saved.column}", f"column {now.column}", "")
 
 
 def _optimizer_lines(saved: Contract, now: Contract, reset: bool) -> Iterator[Line]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any, Literal
 
-from diurnal.config import HASH_NAME, Config, Schema
+from diurnal.config import HASH_NAME, Config, Outcome, Schema
 from diurnal.config.section import Section
 
 
@@ -81,6 +81,16 @@ class FeatureContract(Section):
     boundaries: tuple[float, ...]
     cross: tuple[str, ...] = ()
     quantiles: int | None = None
+    weights: str = ""
+
+
+class OutcomeContract(Section):
+    """What a label of 1 stands for."""
+
+    column: str
+    positive: str
+    negative: str
+    at_least: float | None
 
 
 class TableContract(Section):
@@ -99,6 +109,10 @@ class Contract(Section):
     features: dict[str, FeatureContract]
     """In the order of the interaction's vectors."""
     tables: dict[str, TableContract]
+    label: OutcomeContract | None = None
+    """None in versions of earlier releases: not compared."""
+    tasks: dict[str, OutcomeContract] = {}
+    """By the name of the output."""
     bottom: tuple[int, ...]
     over: tuple[int, ...]
     self_interaction: bool
@@ -125,10 +139,13 @@ class Contract(Section):
                     boundaries=f.boundaries,
                     cross=f.cross,
                     quantiles=f.quantiles,
+                    weights=f.weights,
                 )
                 for f in schema.sparse
             },
             tables={t.name: TableContract(rows=t.rows, dim=t.dim, pooling=t.pooling) for t in schema.tables},
+            label=_outcome(schema.label.column, schema.label),
+            tasks={task.name: _outcome(task.source, task) for task in schema.tasks},
             bottom=model.bottom,
             over=model.over,
             self_interaction=model.self_interaction,
@@ -151,10 +168,16 @@ class Contract(Section):
             for i, left in enumerate(vectors)
             for right in vectors[: i + 1 if self.self_interaction else i]
         ]
-        return {
-            "dense/bottom.0.weight": list(self.dense),
-            "dense/over.0.weight": [f"{name}[{column}]" for name in kept for column in range(dim)] + pairs,
-        }
+        into_over = [f"{name}[{column}]" for name in kept for column in range(dim)] + pairs
+        # Outputs of tasks read what the label's does: the last hidden layer, or these inputs, where there is none.
+        beside = [] if self.over else [f"dense/tasks.{task}.weight" for task in self.tasks]
+        layers = dict.fromkeys(["dense/over.0.weight", *beside], into_over)
+        return {"dense/bottom.0.weight": list(self.dense), **layers}
+
+
+def _outcome(column: str, declared: Outcome) -> OutcomeContract:
+    spelled = {"positive": declared.positive, "negative": declared.negative}
+    return OutcomeContract(column=column, **spelled, at_least=declared.at_least)
 
 
 class Provenance(Section):

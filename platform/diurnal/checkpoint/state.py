@@ -75,11 +75,16 @@ class TrainState:
         return held
 
     def wanted(self, saved: Contract) -> Sections:
-        """What this rank continues from, of a version with this contract: all that it holds, but new tables."""
-        new = {f"tables/{t.name}" for t in self.parallel.config.dataset.tables if t.name not in saved.tables}
+        """What this rank continues from, of a version with this contract: all that it holds, but new tables and new
+        tasks."""
+        schema = self.parallel.config.dataset
+        new = (
+            *(f"tables/{table.name}/" for table in schema.tables if table.name not in saved.tables),
+            *(f"dense/tasks.{task.name}." for task in schema.tasks if task.name not in saved.tasks),
+        )
         held = self.sections()
         return {
-            section: {name: tensor for name, tensor in held[section].items() if name.rpartition("/")[0] not in new}
+            section: {name: tensor for name, tensor in held[section].items() if not name.startswith(new)}
             for section in (MODEL, OPTIMIZER)
         }
 
@@ -122,10 +127,11 @@ def _read(folder: Folder, wanted: dict[str, Named], saved: Contract, now: Contra
     """Where the inputs of a layer changed, the columns of those that stayed are taken, wherever they were; the columns
     of new inputs are zero, in the weight as in the optimizer's slots, so that no prediction changes at first."""
     moved: dict[str, tuple[list[str], list[str]]] = {}
+    inputs_then = saved.inputs()
     for layer, inputs in now.inputs().items():
-        if inputs != saved.inputs()[layer]:
+        if layer in inputs_then and inputs != inputs_then[layer]:
             names = [n for n in wanted if n.startswith(layer) and len(wanted[n].shape) == 2]
-            moved |= {name: (saved.inputs()[layer], inputs) for name in names}
+            moved |= dict.fromkeys(names, (inputs_then[layer], inputs))
     as_saved = {name: torch.empty(wanted[name].shape[0], len(old)) for name, (old, _) in moved.items()}
     folder.read(wanted | {name: Named.whole(tensor) for name, tensor in as_saved.items()})
     for name, (old, new) in moved.items():

@@ -1,5 +1,5 @@
-"""What is declared of one column, or of one input that is made of columns: the label, dense inputs, sparse inputs and
-the tables that their ids look up."""
+"""What is declared of one column, or of one input that is made of columns: the label and other outcomes, dense inputs,
+sparse inputs and the tables that their ids look up."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ TORCH_MODULE_NAMES = frozenset(_TORCH_MODULE_NAMES.split())
 """What torch modules call themselves: a table becomes a submodule of its name. A test compares it with torch."""
 
 
-class Label(Section):
-    """The binary outcome: 0 or 1 as integer, float or bool, or as the other fields say. Whatever else is found, null
-    too, is refused."""
+class Outcome(Section):
+    """A column of 0 and 1 as integer, float or bool, or of what the other fields say."""
 
-    column: str = "label"
+    column: str = ""
     positive: str = ""
     """How a positive is spelled, as "yes"; `negative` has to be given too. In a column of numbers the two are numbers,
     as "1" and "-1"."""
@@ -66,6 +65,36 @@ class Label(Section):
         if self.is_spelled and self.at_least is not None:
             must = "a label is either spelled or a threshold"
             yield Broken(self.at_least, must, "remove at_least, or positive and negative", ("at_least",))
+
+
+class Label(Outcome):
+    """The binary outcome that the model is judged by. Whatever else is found, null too, is refused."""
+
+    column: str = "label"
+
+
+class Task(Outcome):
+    """Another binary outcome that the same model learns to predict beside the label: one more output of the over arch.
+    The gate, the slices and all that is told early are about the label alone."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=100)]
+    """Name of the output; the column's, when `column` is empty."""
+    weight: Positive = 1.0
+    """Of its loss, beside 1 of the label's."""
+    missing: Literal["refuse", "skip"] = "refuse"
+    """What a null, a NaN or a file without the column means: the increment is refused, as for the label; or the row has
+    no such outcome: it is counted, and adds nothing to this task's loss and metrics. Whatever else is no outcome is
+    refused both ways."""
+
+    @property
+    def source(self) -> str:
+        return self.column or self.name
+
+    @rule
+    def _torch_can_take_the_name(self) -> Iterator[Broken]:
+        if self.name in TORCH_MODULE_NAMES:
+            must = "a task becomes a torch submodule, so its name is none that torch modules use themselves"
+            yield Broken(self.name, must, f'use "{self.name}_task", and name its column in `column`', ("name",))
 
 
 class Dense(Section):
@@ -184,6 +213,12 @@ class Sparse(Section):
     """Table that is looked up; the feature's name, when empty. Several features may share one."""
     max_length: Count | None = None
     """Ids kept per row, the first ones; more are dropped and counted."""
+    weights: str = ""
+    """With `many`, a column of lists of numbers, one for each id: an id's vector is multiplied by its weight before the
+    bag is pooled, so that a sum is sum(w * v), and a mean sum(w * v) / sum(w), or zero where the weights sum to 0.
+    A weight is finite, and for a mean not negative; null, or a list of another length than that of the ids, is refused.
+    An id that is none, or beyond `max_length`, loses its weight too. Where the feature is not required and a file lacks
+    the column, all weights are 1. Crosses, and what the past says of the ids, know no weights."""
     required: bool = True
     unknown: Literal["empty", "refuse"] = "empty"
     """What an id beyond the table does under `identity`: counts as no id, or refuses the increment."""
@@ -222,10 +257,16 @@ class Sparse(Section):
             return
         if len(self.cross) != 2 or self.cross[0] == self.cross[1]:
             yield Broken(list(self.cross), "a cross is of two features", 'as cross = ["user", "genre"]', ("cross",))
-        for field in ("column", "type", "many", "mapping", "required", "unknown", "quantiles"):
+        for field in ("column", "type", "many", "mapping", "weights", "required", "unknown", "quantiles"):
             if getattr(self, field) != type(self).model_fields[field].default:
                 must = f"a cross takes {field} from its two features, and is hashed"
                 yield Broken(getattr(self, field), must, f"remove {field}", (field,))
+
+    @rule
+    def _weights_are_those_of_a_bag(self) -> Iterator[Broken]:
+        if self.weights and not self.many and not self.cross:
+            must = "weights are those of the ids of a list"
+            yield Broken(self.weights, must, "set many = true, or remove weights", ("weights",))
 
     @rule
     def _boundaries_are_ascending_and_for_bucketize(self) -> Iterator[Broken]:

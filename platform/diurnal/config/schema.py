@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from diurnal.config.features import Dense, Label, Sparse, Table
+from diurnal.config.features import Dense, Label, Sparse, Table, Task
 from diurnal.config.section import Broken, NotNegative, Section, rule
 
 
@@ -31,6 +31,8 @@ class Schema(Section):
     """The columns of a dataset. Read from `schema.toml`."""
 
     label: Label = Label()
+    tasks: tuple[Task, ...] = ()
+    """Other outcomes that the model learns beside the label, one more output each."""
     weight: str = ""
     """Column of sample weights (finite, not negative); every row weighs 1 when empty."""
     event_time: str = ""
@@ -67,6 +69,10 @@ class Schema(Section):
         return self.has_past or self.label.keep_negatives < 1
 
     @property
+    def has_bag_weights(self) -> bool:
+        return any(feature.weights for feature in self.sparse)
+
+    @property
     def remembered(self) -> tuple[str, ...]:
         """Names of the sparse features whose past is an input."""
         return tuple(dict.fromkeys(feature.past for feature in self.dense if feature.past))
@@ -83,7 +89,8 @@ class Schema(Section):
 
     @rule
     def _names_are_unique(self) -> Iterator[Broken]:
-        for kind, entries in (("dense", self.dense), ("sparse", self.sparse), ("tables", self.tables)):
+        named = {"tasks": self.tasks, "dense": self.dense, "sparse": self.sparse, "tables": self.tables}
+        for kind, entries in named.items():
             seen: set[str] = set()
             for index, entry in enumerate(entries):
                 if entry.name in seen:
@@ -92,13 +99,18 @@ class Schema(Section):
                 seen.add(entry.name)
 
     @rule
-    def _no_input_is_the_label(self) -> Iterator[Broken]:
+    def _no_input_is_an_outcome(self) -> Iterator[Broken]:
+        outcomes = {self.label.column: "the label"}
+        outcomes |= {t.source: f"task {t.name}" for t in self.tasks if t.source != self.label.column}
         for kind, entries in (("dense", self.dense), ("sparse", self.sparse)):
             for index, entry in enumerate(entries):
                 has_column = not (entry.cross if isinstance(entry, Sparse) else entry.past)
-                if entry.source == self.label.column and has_column:
-                    must = "the label is not an input: it is known only after the outcome"
+                if entry.source in outcomes and has_column:
+                    must = f"{outcomes[entry.source]} is not an input: it is known only after the outcome"
                     yield Broken(entry.source, must, "remove this feature", (kind, index, "column"))
+                if isinstance(entry, Sparse) and entry.weights in outcomes:
+                    must = f"{outcomes[entry.weights]} is not an input: it is known only after the outcome"
+                    yield Broken(entry.weights, must, "remove these weights", (kind, index, "weights"))
 
     @rule
     def _features_and_tables_belong_together(self) -> Iterator[Broken]:

@@ -123,7 +123,9 @@ def _of_tables(ledger: Ledger, versions: Sequence[VersionRecord]) -> Iterator[Sa
 def _of_features(counts: dict[str, int]) -> Iterator[Sample]:
     by_feature: dict[str, dict[str, int]] = {}
     for name, count in counts.items():
-        _, feature, what = name.split("/", 2)
+        kind, feature, what = name.split("/", 2)
+        if kind == "task":
+            continue
         by_feature.setdefault(feature, {})[what] = count
     for feature, found in by_feature.items():
         yield Sample(names.FEATURE_IDS, found.get("ids", 0), (feature,))

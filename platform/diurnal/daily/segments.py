@@ -35,7 +35,8 @@ def segments_of(profile: Profile, schema: Schema, names: Iterable[str]) -> tuple
         types = {"string": pa.string(), "int64": pa.int64(), "uint64": pa.uint64()}
         column = pa.array(texts if feature.type == "string" else [int(text) for text in texts], types[feature.type])
         rows = pa.RecordBatch.from_arrays([column], names=[feature.source])
-        (ids,), lengths, _ = encode_sparse(rows, schema.model_copy(update={"sparse": (feature,)}))
+        unweighted = feature.model_copy(update={"weights": ""})
+        (ids,), lengths, _, _ = encode_sparse(rows, schema.model_copy(update={"sparse": (unweighted,)}))
         known = np.flatnonzero(lengths[0])
         for index, row in zip(known.tolist(), ids.tolist(), strict=True):
             name = f"{feature.name}={texts[index]}"

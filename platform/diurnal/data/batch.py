@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -22,7 +22,8 @@ class Batch:
     dense: torch.Tensor
     """(B, num_dense) float32."""
     sparse: KeyedJaggedTensor
-    """Keys are the names of `schema.sparse`, in that order; int64 values (table rows), int32 lengths, stride B."""
+    """Keys are the names of `schema.sparse`, in that order; int64 values (table rows), int32 lengths, stride B; and
+    float32 weights where the ids of some feature have them."""
     labels: torch.Tensor
     """(B,) float32: 0 or 1."""
     weights: torch.Tensor
@@ -40,6 +41,8 @@ class Batch:
     groups: np.ndarray | None = None
     """(B,) uint64 hashes of the groups that GAUC is about, or `encoded.NO_GROUP`; None without rows or groups. They
     stay on the host."""
+    task_labels: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    """(T, B) float32, in the order of `schema.tasks`: 0, 1, or NaN where a row lacks the outcome, and in padding."""
     kept_negatives: float = 1.0
     """Share of the increment's negatives that is among the rows it learns, on average; see `data.negatives`."""
 
@@ -63,10 +66,12 @@ class Batch:
             sparse=KeyedJaggedTensor(
                 keys=list(keys),
                 values=_tensor(packed.values, np.int64),
+                weights=_tensor(packed.id_weights[0]) if len(packed.id_weights) else None,
                 lengths=_tensor(packed.lengths, np.int32).view(-1),
                 stride=len(packed.labels),
             ),
             labels=_tensor(packed.labels),
+            task_labels=_tensor(packed.task_labels),
             weights=_tensor(packed.weights),
             row_index=_tensor(packed.row_index),
             step=packed.step,
@@ -84,6 +89,7 @@ class Batch:
             dense=self.dense.to(device, non_blocking=non_blocking),
             sparse=self.sparse.to(device, non_blocking=non_blocking),
             labels=self.labels.to(device, non_blocking=non_blocking),
+            task_labels=self.task_labels.to(device, non_blocking=non_blocking),
             weights=self.weights.to(device, non_blocking=non_blocking),
         )
 
@@ -93,12 +99,13 @@ class Batch:
             dense=self.dense.pin_memory(),
             sparse=self.sparse.pin_memory(),
             labels=self.labels.pin_memory(),
+            task_labels=self.task_labels.pin_memory(),
             weights=self.weights.pin_memory(),
         )
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Tells the allocator that `stream` still reads these tensors (TorchRec's `Pipelineable`)."""
-        for tensor in (self.dense, self.labels, self.weights):
+        for tensor in (self.dense, self.labels, self.task_labels, self.weights):
             tensor.record_stream(stream)
         self.sparse.record_stream(stream)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow import types as t
 
-from diurnal.config import Schema
+from diurnal.config import Outcome, Schema
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Column:
     name: str
     """In the Parquet files."""
     role: str
-    """`label`, `weight`, `event_time`, `request_id`, `group_id`, `dense` or `sparse`."""
+    """`label`, `task`, `weight`, `event_time`, `request_id`, `group_id`, `dense`, `sparse` or `weights`."""
     type: str
     """What it holds, in words."""
     accepts: Callable[[pa.DataType], bool]
@@ -34,20 +34,12 @@ class Column:
     def is_encoded(self) -> bool:
         return self.role != "request_id"
 
-    @property
-    def is_feature(self) -> bool:
-        return self.role in ("dense", "sparse")
-
 
 def declared_columns(schema: Schema) -> Iterator[Column]:
     """Every column that the schema names, once for each mention."""
-    if schema.label.is_spelled:
-        fix = "write it as text or numbers"
-        yield Column(schema.label.column, "label", "text or number", lambda f: is_string(f) or _is_number(f), fix)
-    else:
-        fix = "write it as 0 and 1" if schema.label.at_least is None else "write it as a number"
-        fix += ', or declare label.positive and label.negative, as "yes" and "no"'
-        yield Column(schema.label.column, "label", "integer, float or bool", _is_number, fix)
+    yield _outcome(schema.label.column, "label", schema.label)
+    for task in schema.tasks:
+        yield _outcome(task.source, "task", task, task.missing == "refuse")
     if schema.weight:
         yield Column(schema.weight, "weight", "number", _is_number, "write it as a number")
     if schema.event_time:
@@ -69,6 +61,18 @@ def declared_columns(schema: Schema) -> Iterator[Column]:
             yield Column(sparse.source, "sparse", f"list of {sparse.type}", _list_of(accepts), fix, sparse.required)
         else:
             yield Column(sparse.source, "sparse", sparse.type, accepts, fix, sparse.required)
+        if sparse.weights:
+            fix = f"write a number for each id, or take weights out of {sparse.name}"
+            yield Column(sparse.weights, "weights", "list of number", _list_of(_is_number), fix, sparse.required)
+
+
+def _outcome(name: str, role: str, outcome: Outcome, required: bool = True) -> Column:
+    if outcome.is_spelled:
+        fix = "write it as text or numbers"
+        return Column(name, role, "text or number", lambda f: is_string(f) or _is_number(f), fix, required)
+    fix = "write it as 0 and 1" if outcome.at_least is None else "write it as a number"
+    fix += f', or declare {role}.positive and {role}.negative, as "yes" and "no"'
+    return Column(name, role, "integer, float or bool", _is_number, fix, required)
 
 
 def encoded_columns(schema: Schema) -> list[str]:

@@ -85,7 +85,7 @@ def _faults(
     elif len(found) > 1:
         yield Fault(where, f"{len(found)} columns of this name", "one column", "write it once")
     elif t.is_null(found[0]):
-        if column.role in ("label", "weight") and footer.num_rows:
+        if column.role in ("label", "task", "weight") and column.required and footer.num_rows:
             yield Fault(where, "null", column.declared, column.fix)
     elif column.role == "request_id" and t.is_nested(found[0]):
         fix = "write it as a string or an integer, or take request_id out of the schema"
@@ -99,7 +99,12 @@ def _fix_of_missing(column: Column, spare: dict[str, pa.DataType]) -> str:
     alike = look_alike(column.name, fits)
     if alike is not None:
         return f'"{alike}" of this file looks like it: rename one, in the file or in the schema'
-    return "write the column, or declare it required = false" if column.is_feature else "write the column"
+    if column.role == "weights":
+        return column.fix
+    otherwise = {"dense": "required = false", "sparse": "required = false", "task": 'missing = "skip"'}
+    return (
+        f"write the column, or declare it {otherwise[column.role]}" if column.role in otherwise else "write the column"
+    )
 
 
 def _fix_of_type(column: Column, found: pa.DataType) -> str:
@@ -113,7 +118,7 @@ def _fix_of_type(column: Column, found: pa.DataType) -> str:
         return "write one flat list a row, or its parts as columns of their own"
     if is_list(found) and not wants_list:
         return "declare many = true" if column.role == "sparse" else "write one value a row"
-    if wants_list and not is_list(found):
+    if wants_list and not is_list(found) and column.role == "sparse":
         return "write a list a row, or declare many = false"
     return column.fix
 

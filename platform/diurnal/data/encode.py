@@ -11,11 +11,11 @@ import math
 import numpy as np
 import pyarrow as pa
 
-from diurnal.config import Dense, Label, Schema
+from diurnal.config import Dense, Outcome, Schema
 from diurnal.data.arrow import column, read_numbers, read_times_us
-from diurnal.data.encoded import DENSE_COUNTS, NO_TIME, SPARSE_COUNTS, Encoded
+from diurnal.data.encoded import DENSE_COUNTS, NO_TIME, SPARSE_COUNTS, TASK_COUNTS, Encoded
 from diurnal.data.group_ids import group_hashes
-from diurnal.data.inputs import missing_indicator, read_labels
+from diurnal.data.inputs import missing_indicator, read_labels, read_task_labels
 from diurnal.data.past import NOTHING, Past
 from diurnal.data.sparse import Found, encode_sparse
 from diurnal.errors import DataError, Fault
@@ -30,9 +30,11 @@ def count_names(schema: Schema) -> tuple[str, ...]:
     `dense/<name>/`: null; nonfinite (NaN, infinite or outside the transform's domain); missing_column_rows.
     `sparse/<name>/`: null (null ids and lists, empty strings, NaN); negative; unknown (beyond the table; in no
     vocabulary); truncated (beyond `max_length`); ids (that are looked up); missing_column_rows.
+    `task/<name>/`: null (rows without this outcome); missing_column_rows.
     """
     dense = [f"dense/{f.name}/{count}" for f in schema.dense for count in DENSE_COUNTS]
-    return tuple(dense + [f"sparse/{f.name}/{count}" for f in schema.sparse for count in SPARSE_COUNTS])
+    sparse = [f"sparse/{f.name}/{count}" for f in schema.sparse for count in SPARSE_COUNTS]
+    return tuple(dense + sparse + [f"task/{task.name}/{count}" for task in schema.tasks for count in TASK_COUNTS])
 
 
 def encode(rows: pa.Table | pa.RecordBatch, schema: Schema, past: Past = NOTHING) -> Encoded:
@@ -42,17 +44,20 @@ def encode(rows: pa.Table | pa.RecordBatch, schema: Schema, past: Past = NOTHING
         past: what the increments before say of ids, for the dense inputs that ask for it.
 
     Raises:
-        DataError: a label that is not 0 or 1, a weight that is negative or not finite, or an unknown id where the
-            schema refuses it; with column, value and number of rows.
+        DataError: a label, or another outcome, that is not 0 or 1, a weight that is negative or not finite, or an
+            unknown id where the schema refuses it; with column, value and number of rows.
     """
     if isinstance(rows, pa.Table):
         batches = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
         return Encoded.concat([encode(batch, schema, past) for batch in batches])
-    ids, lengths, sparse_found = encode_sparse(rows, schema, past)
+    ids, lengths, id_weights, sparse_found = encode_sparse(rows, schema, past)
     bags = {feature.name: (ids[index], lengths[index]) for index, feature in enumerate(schema.sparse)}
     dense, dense_found = _dense(rows, schema, past, bags)
+    task_labels, tasks_found = _task_labels(rows, schema)
+    first_sparse = len(dense_found) * len(DENSE_COUNTS)
     events = _positions(dense_found, DENSE_COUNTS, 0)
-    events |= _positions(sparse_found, SPARSE_COUNTS, len(dense_found) * len(DENSE_COUNTS))
+    events |= _positions(sparse_found, SPARSE_COUNTS, first_sparse)
+    events |= _positions(tasks_found, TASK_COUNTS, first_sparse + len(sparse_found) * len(SPARSE_COUNTS))
     event_rows = np.empty((len(events), rows.num_rows), np.int32)
     for index, per_row in enumerate(events.values()):
         event_rows[index] = per_row
@@ -60,7 +65,9 @@ def encode(rows: pa.Table | pa.RecordBatch, schema: Schema, past: Past = NOTHING
         dense=dense,
         ids=ids,
         lengths=lengths,
-        labels=_labels(rows, schema.label),
+        id_weights=id_weights,
+        labels=_labels(rows, schema),
+        task_labels=task_labels,
         weights=_weights(rows, schema.weight) if schema.weight else np.ones(rows.num_rows, np.float32),
         times_us=_times(rows, schema.event_time) if schema.event_time else None,
         groups=_groups(rows, schema) if schema.group_id else None,
@@ -78,20 +85,45 @@ def _positions(found: list[Found], names: tuple[str, ...], first: int) -> dict[i
     }
 
 
-def _labels(rows: pa.RecordBatch, label: Label) -> np.ndarray:
-    chunk = _required(rows, label.column)
-    y, bad = read_labels(chunk, label)
-    if bad.any():
-        must = "every label is 0 or 1"
-        if label.is_spelled:
-            must = f"every label is {label.positive} or {label.negative}"
-        elif label.at_least is not None:
-            must = "every label is a finite number"
-        value = chunk[int(np.argmax(bad))].as_py()
-        shown = "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:40]
-        other = "" if label.is_spelled else ", or declare label.positive and label.negative, or label.at_least"
-        _refuse(bad, shown, f"column {label.column} (label)", must, other)
+def _labels(rows: pa.RecordBatch, schema: Schema) -> np.ndarray:
+    chunk = _required(rows, schema.label.column)
+    y, bad = read_labels(chunk, schema.label)
+    _refuse_outcomes(bad, chunk, schema.label, schema.label.column, "label")
     return y
+
+
+def _task_labels(rows: pa.RecordBatch, schema: Schema) -> tuple[np.ndarray, list[Found]]:
+    """(T, n) float32, NaN where a row lacks the outcome; and what was found of each task."""
+    labels = np.full((len(schema.tasks), rows.num_rows), np.nan, np.float32)
+    found: list[Found] = [{} for _ in schema.tasks]
+    for index, task in enumerate(schema.tasks):
+        chunk = _required(rows, task.source) if task.missing == "refuse" else column(rows, task.source)
+        if chunk is None:
+            found[index]["missing_column_rows"] = np.ones(rows.num_rows, bool)
+            continue
+        labels[index], bad = read_task_labels(chunk, task)
+        _refuse_outcomes(bad, chunk, task, task.source, f"task {task.name}")
+        lacks = np.isnan(labels[index])
+        if lacks.any():
+            found[index]["null"] = lacks
+    return labels, found
+
+
+def _refuse_outcomes(bad: np.ndarray, chunk: pa.Array, outcome: Outcome, name: str, what: str) -> None:
+    if not bad.any():
+        return
+    must = "every label is 0 or 1"
+    if outcome.is_spelled:
+        must = f"every label is {outcome.positive} or {outcome.negative}"
+    elif outcome.at_least is not None:
+        must = "every label is a finite number"
+    value = chunk[int(np.argmax(bad))].as_py()
+    shown = "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:40]
+    role = what.partition(" ")[0]
+    other = "" if outcome.is_spelled else f", or declare {role}.positive and {role}.negative, or {role}.at_least"
+    if shown in ("null", "nan") and role == "task":
+        other = ', or declare missing = "skip"'
+    _refuse(bad, shown, f"column {name} ({what})", must, other)
 
 
 def _weights(rows: pa.RecordBatch, name: str) -> np.ndarray:

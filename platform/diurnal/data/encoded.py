@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diurnal.config import Schema
+
 DENSE_COUNTS = ("null", "nonfinite", "missing_column_rows")
 SPARSE_COUNTS = ("null", "negative", "unknown", "truncated", "ids", "missing_column_rows")
+TASK_COUNTS = ("null", "missing_column_rows")
 
 NO_TIME = np.iinfo(np.int64).min
 """Stands for a null event time: older than all others."""
@@ -19,7 +22,8 @@ NO_GROUP = 0
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """n rows. Legend: D dense features, F sparse features, N ids, C = 3 D + 6 F counts, E counts that happened."""
+    """n rows. Legend: D dense features, F sparse features, N ids, T tasks, C = 3 D + 6 F + 2 T counts, E counts that
+    happened."""
 
     dense: np.ndarray
     """(n, D) float32."""
@@ -27,8 +31,13 @@ class Encoded:
     """For each sparse feature its table rows, int32, row by row."""
     lengths: np.ndarray
     """(F, n) ids per row: uint8, or int32 if a row has more than 255."""
+    id_weights: tuple[np.ndarray, ...]
+    """For each sparse feature the weights of its ids, float32, by which a bag's vectors are added up, be it a sum or a
+    mean; none at all where no feature has weights."""
     labels: np.ndarray
     """(n,) float32: 0 or 1."""
+    task_labels: np.ndarray
+    """(T, n) float32: 0, 1, or NaN where a row lacks the outcome."""
     weights: np.ndarray
     """(n,) float32."""
     times_us: np.ndarray | None
@@ -41,14 +50,16 @@ class Encoded:
     """(E, n) int32: how often, in each row."""
 
     @staticmethod
-    def empty(num_dense: int, num_sparse: int) -> Encoded:
+    def empty(schema: Schema) -> Encoded:
         """No rows."""
         none = np.empty(0, np.float32)
         return Encoded(
-            dense=np.empty((0, num_dense), np.float32),
-            ids=(np.empty(0, np.int32),) * num_sparse,
-            lengths=np.empty((num_sparse, 0), np.uint8),
+            dense=np.empty((0, len(schema.dense)), np.float32),
+            ids=(np.empty(0, np.int32),) * len(schema.sparse),
+            lengths=np.empty((len(schema.sparse), 0), np.uint8),
+            id_weights=(none,) * len(schema.sparse) if schema.has_bag_weights else (),
             labels=none,
+            task_labels=np.empty((len(schema.tasks), 0), np.float32),
             weights=none,
             times_us=None,
             groups=None,
@@ -69,8 +80,10 @@ class Encoded:
     def counts(self) -> np.ndarray:
         """(C,) int64, in the order of `encode.count_names`."""
         first_sparse = len(DENSE_COUNTS) * self.dense.shape[1]
-        counts = np.zeros(first_sparse + len(SPARSE_COUNTS) * len(self.ids), np.int64)
-        counts[first_sparse + SPARSE_COUNTS.index("ids") :: len(SPARSE_COUNTS)] = [len(ids) for ids in self.ids]
+        first_task = first_sparse + len(SPARSE_COUNTS) * len(self.ids)
+        counts = np.zeros(first_task + len(TASK_COUNTS) * len(self.task_labels), np.int64)
+        looked_up = slice(first_sparse + SPARSE_COUNTS.index("ids"), first_task, len(SPARSE_COUNTS))
+        counts[looked_up] = [len(ids) for ids in self.ids]
         counts[self.events] = self.event_rows.sum(axis=1, dtype=np.int64)
         return counts
 
@@ -85,15 +98,16 @@ class Encoded:
     def split(self, num_rows: int) -> tuple[Encoded, Encoded]:
         """The first `num_rows` rows, and the others; both are views."""
         num_ids = self.lengths[:, :num_rows].sum(axis=1, dtype=np.int32).tolist()
+        heads, tails = [slice(None, k) for k in num_ids], [slice(k, None) for k in num_ids]
         return (
-            self._with_rows(slice(None, num_rows), tuple(i[:k] for i, k in zip(self.ids, num_ids, strict=True))),
-            self._with_rows(slice(num_rows, None), tuple(i[k:] for i, k in zip(self.ids, num_ids, strict=True))),
+            self._with_rows(slice(None, num_rows), heads),
+            self._with_rows(slice(num_rows, None), tails),
         )
 
     def take(self, rows: np.ndarray) -> Encoded:
         """The rows at these positions, in this order."""
-        ids = tuple(_take_bags(i, lengths, rows) for i, lengths in zip(self.ids, self.lengths, strict=True))
-        return self._with_rows(rows, ids)
+        places = [_bag_places(len(i), lengths, rows) for i, lengths in zip(self.ids, self.lengths, strict=True)]
+        return self._with_rows(rows, places)
 
     @staticmethod
     def concat(parts: Sequence[Encoded]) -> Encoded:
@@ -112,7 +126,9 @@ class Encoded:
             dense=np.concatenate([part.dense for part in parts]),
             ids=tuple(np.concatenate(ids) for ids in zip(*(part.ids for part in parts), strict=True)),
             lengths=np.concatenate([part.lengths for part in parts], axis=1),
+            id_weights=tuple(np.concatenate(w) for w in zip(*(part.id_weights for part in parts), strict=True)),
             labels=np.concatenate([part.labels for part in parts]),
+            task_labels=np.concatenate([part.task_labels for part in parts], axis=1),
             weights=np.concatenate([part.weights for part in parts]),
             times_us=np.concatenate(times) if times else None,
             groups=np.concatenate(groups) if groups else None,
@@ -120,12 +136,15 @@ class Encoded:
             event_rows=event_rows,
         )
 
-    def _with_rows(self, rows: slice | np.ndarray, ids: tuple[np.ndarray, ...]) -> Encoded:
+    def _with_rows(self, rows: slice | np.ndarray, places: Sequence[slice | np.ndarray]) -> Encoded:
+        """The rows; their ids of each feature are at `places`."""
         return Encoded(
             dense=self.dense[rows],
-            ids=ids,
+            ids=tuple(ids[place] for ids, place in zip(self.ids, places, strict=True)),
             lengths=self.lengths[:, rows],
+            id_weights=tuple(weights[place] for weights, place in zip(self.id_weights, places, strict=False)),
             labels=self.labels[rows],
+            task_labels=self.task_labels[:, rows],
             weights=self.weights[rows],
             times_us=None if self.times_us is None else self.times_us[rows],
             groups=None if self.groups is None else self.groups[rows],
@@ -134,10 +153,11 @@ class Encoded:
         )
 
 
-def _take_bags(ids: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    if len(ids) == len(lengths) and (lengths == 1).all():
-        return ids[rows]
+def _bag_places(num_ids: int, lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Where the ids of the rows are."""
+    if num_ids == len(lengths) and (lengths == 1).all():
+        return rows
     lengths = lengths.astype(np.int64)
     taken = lengths[rows]
     starts = (np.cumsum(lengths) - lengths)[rows] - (np.cumsum(taken) - taken)
-    return ids[np.repeat(starts, taken) + np.arange(taken.sum())]
+    return np.repeat(starts, taken) + np.arange(taken.sum())

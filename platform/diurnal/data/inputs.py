@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from diurnal.config import Label, Schema, Sparse
+from diurnal.config import Outcome, Schema, Sparse, Task
 from diurnal.data import hashing
 from diurnal.data.arrow import Ids, column, hash_strings, is_null, read_ids, read_numbers, read_times_us, view_of
 from diurnal.data.columns import is_string
@@ -21,7 +21,7 @@ _THURSDAY = 3
 """1970-01-01 was one."""
 
 
-def read_labels(chunk: pa.Array, label: Label) -> tuple[np.ndarray, np.ndarray]:
+def read_labels(chunk: pa.Array, label: Outcome) -> tuple[np.ndarray, np.ndarray]:
     """Labels 0 and 1, float32, and which rows have none: null, or neither a positive nor a negative."""
     if label.is_spelled and is_string(chunk.type if not t.is_dictionary(chunk.type) else chunk.type.value_type):
         y, good = _spelled_labels(chunk, label)
@@ -33,7 +33,18 @@ def read_labels(chunk: pa.Array, label: Label) -> tuple[np.ndarray, np.ndarray]:
     return y, ~good
 
 
-def _spelled_labels(chunk: pa.Array, label: Label) -> tuple[np.ndarray, np.ndarray]:
+def read_task_labels(chunk: pa.Array, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    """The same of another outcome; NaN, float32, where a row may lack it and does."""
+    y, bad = read_labels(chunk, task)
+    if task.missing == "refuse":
+        return y, bad
+    if t.is_dictionary(chunk.type):
+        chunk = chunk.dictionary_decode()
+    lacks = pc.call_function("is_null", [chunk], pc.NullOptions(nan_is_null=True)).to_numpy(zero_copy_only=False)
+    return np.where(lacks, np.float32(np.nan), y), bad & ~lacks
+
+
+def _spelled_labels(chunk: pa.Array, label: Outcome) -> tuple[np.ndarray, np.ndarray]:
     if t.is_dictionary(chunk.type):
         chunk = chunk.dictionary_decode()
     texts = chunk.cast(pa.large_binary())
@@ -45,7 +56,7 @@ def _spelled_labels(chunk: pa.Array, label: Label) -> tuple[np.ndarray, np.ndarr
     return positive.astype(np.float32), positive | negative
 
 
-def _number_labels(values: np.ndarray, label: Label) -> tuple[np.ndarray, np.ndarray]:
+def _number_labels(values: np.ndarray, label: Outcome) -> tuple[np.ndarray, np.ndarray]:
     if label.at_least is not None:
         return (values >= label.at_least).astype(np.float32), np.isfinite(values)
     if not label.is_spelled:

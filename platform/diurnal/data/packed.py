@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from diurnal.data.encoded import NO_GROUP, NO_TIME, Encoded
 
-_HEADER = ("step", "num_rows", "watermark_us", "B", "D", "F", "N", "C", "G", "length_bytes")
+_HEADER = ("step", "num_rows", "watermark_us", "B", "D", "F", "N", "C", "G", "T", "W", "length_bytes")
 _ALIGN = 64
 _BLOCK = pa.schema([("batch", pa.large_binary()), ("error", pa.large_binary())])
 
@@ -22,7 +22,8 @@ _BLOCK = pa.schema([("batch", pa.large_binary()), ("error", pa.large_binary())])
 class PackedBatch:
     """What one rank trains on in one step: B rows, first the real ones, then padding of weight 0 without ids.
 
-    Legend: B rows, D dense features, F sparse features, N ids, C counts, G rows with the hash of a group: B or 0.
+    Legend: B rows, D dense features, F sparse features, N ids, C counts, T tasks, G rows with the hash of a group: B or
+    0, W weights of an id: 1, or 0 where none has weights.
     """
 
     buffer: np.ndarray
@@ -37,10 +38,14 @@ class PackedBatch:
     """(B, D) float32."""
     values: np.ndarray
     """(N,) int32 table rows: all ids of the first feature, row by row, then those of the next."""
+    id_weights: np.ndarray
+    """(W, N) float32 weights of the ids in `values`."""
     lengths: np.ndarray
     """(F, B) ids per row: uint8, or int32 if a row has more than 255."""
     labels: np.ndarray
     """(B,) float32: 0 or 1."""
+    task_labels: np.ndarray
+    """(T, B) float32: 0, 1, or NaN where a row lacks the outcome, and in padding."""
     weights: np.ndarray
     """(B,) float32; 0 in padding."""
     row_index: np.ndarray
@@ -68,6 +73,8 @@ class PackedBatch:
             "N": sum(map(len, ids)),
             "C": len(counts[0]),
             "G": batch_rows if groups else 0,
+            "T": len(encoded[0].task_labels),
+            "W": int(bool(encoded[0].id_weights)),
             "length_bytes": max(part.lengths.itemsize for part in encoded),
         }
         layout, size = _layout(header)
@@ -76,8 +83,12 @@ class PackedBatch:
         packed = _view(buffer, header, layout)
         _join([part.dense for part in encoded], packed.dense)
         np.concatenate(ids, out=packed.values)
+        for of_ids in packed.id_weights:
+            features = range(len(encoded[0].ids))
+            np.concatenate([part.id_weights[f] for f in features for part in encoded], out=of_ids)
         _join([part.lengths.T for part in encoded], packed.lengths.T)
         _join([part.labels for part in encoded], packed.labels)
+        _join([part.task_labels.T for part in encoded], packed.task_labels.T, padding=np.nan)
         _join([part.weights for part in encoded], packed.weights)
         _join([row_index for _, row_index in parts], packed.row_index, padding=-1)
         _join(groups, packed.groups, padding=NO_GROUP)
@@ -122,12 +133,14 @@ Layout = dict[str, tuple[int, np.dtype, tuple[int, ...]]]
 
 def _layout(header: dict[str, int]) -> tuple[Layout, int]:
     """Where each array begins in the buffer, its type and shape; and the size of the buffer."""
-    b, d, f, n, c, g = (header[name] for name in "BDFNCG")
+    b, d, f, n, c, g, t, w = (header[name] for name in "BDFNCGTW")
     arrays: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
         "dense": (np.float32, (b, d)),
         "values": (np.int32, (n,)),
+        "id_weights": (np.float32, (w, n)),
         "lengths": (np.uint8 if header["length_bytes"] == 1 else np.int32, (f, b)),
         "labels": (np.float32, (b,)),
+        "task_labels": (np.float32, (t, b)),
         "weights": (np.float32, (b,)),
         "row_index": (np.int64, (b,)),
         "groups": (np.uint64, (g,)),
@@ -153,7 +166,7 @@ def _view(buffer: np.ndarray, header: dict[str, int], layout: Layout) -> PackedB
     )
 
 
-def _join(parts: list[np.ndarray], out: np.ndarray, padding: int = 0) -> None:
+def _join(parts: list[np.ndarray], out: np.ndarray, padding: float = 0) -> None:
     """Lays the parts one after the other along the first axis, and pads."""
     stop = 0
     for part in parts:

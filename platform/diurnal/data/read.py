@@ -54,7 +54,7 @@ def read_batches(task: ReadTask, schema: Schema, dataset: str) -> Iterator[Packe
     past = open_past(task.past)
     source = _Source(schema, dataset, task.held_out, task.sampling, lambda rows: encode(rows, schema, past))
     lanes = [_Lane(lane, source) for lane in task.lanes]
-    nothing = Piece(Encoded.empty(len(schema.dense), len(schema.sparse)), np.empty(0, np.int64))
+    nothing = Piece(Encoded.empty(schema), np.empty(0, np.int64))
     for step in range(task.first_step, task.first_step + task.num_steps):
         pieces = [piece for lane in lanes for piece in lane.next_rows(task.lane_rows(lane.task, step))]
         if task.held_out is not None and task.sampling is None:

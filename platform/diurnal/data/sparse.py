@@ -11,6 +11,7 @@ from pyarrow import types as t
 from diurnal.config import Schema, Sparse
 from diurnal.data import hashing
 from diurnal.data.arrow import Ids, hash_strings, is_null, read_numbers, view_of
+from diurnal.data.bag_weights import mean_weights, read_weights
 from diurnal.data.inputs import read_feature
 from diurnal.data.past import NOTHING, Past
 from diurnal.errors import DataError, Fault
@@ -21,25 +22,36 @@ Found = dict[str, np.ndarray]
 
 def encode_sparse(
     rows: pa.RecordBatch, schema: Schema, past: Past = NOTHING
-) -> tuple[tuple[np.ndarray, ...], np.ndarray, list[Found]]:
+) -> tuple[tuple[np.ndarray, ...], np.ndarray, tuple[np.ndarray, ...], list[Found]]:
     """Table rows of each sparse feature, (N,) int32; ids per row, (F, n) uint8, or int32 if a row has more than 255;
-    and what was found on the way."""
+    weights of the ids of each feature, if some have them, by which a bag's vectors are added up, (N,) float32; and what
+    was found on the way.
+
+    Raises:
+        DataError: of what the schema refuses.
+    """
     columns = [read_feature(rows, feature, schema, past) for feature in schema.sparse]
     lengths: list[np.ndarray | int] = []
+    weights: list[np.ndarray] = []
     found: list[Found] = [{} for _ in columns]
     mapper = _Mapper([0 if ids.leaf is None else len(ids.leaf) for ids in columns], schema)
     for index, (feature, ids) in enumerate(zip(schema.sparse, columns, strict=True)):
         if ids.missing:
             found[index]["missing_column_rows"] = np.ones(rows.num_rows, bool)
         room = mapper.room(0 if ids.leaf is None else len(ids.leaf))
-        size, row_lengths = _lay(ids, rows.num_rows, feature, schema, room, found[index], past)
+        of_ids = read_weights(rows, feature, ids, schema)
+        size, row_lengths, of_ids = _lay(ids, of_ids, rows.num_rows, feature, schema, room, found[index], past)
         mapper.add(feature, size)
         lengths.append(row_lengths)
+        if schema.has_bag_weights:
+            of_ids = np.ones(size, np.float32) if of_ids is None else of_ids
+            is_mean = schema.table(feature.table_name).pooling == "mean"
+            weights.append(mean_weights(of_ids, row_lengths) if is_mean else of_ids)
     longest = max(map(_longest, lengths))
     joined = np.empty((len(lengths), rows.num_rows), np.uint8 if longest <= 255 else np.int32)
     for index, row_lengths in enumerate(lengths):
         joined[index] = row_lengths
-    return mapper.finish(), joined, found
+    return mapper.finish(), joined, tuple(weights), found
 
 
 class _Mapper:
@@ -93,18 +105,25 @@ class _Mapper:
 
 
 def _lay(
-    ids: Ids, num_rows: int, feature: Sparse, schema: Schema, bits: np.ndarray, found: Found, past: Past
-) -> tuple[int, np.ndarray | int]:
+    ids: Ids,
+    weights: np.ndarray | None,
+    num_rows: int,
+    feature: Sparse,
+    schema: Schema,
+    bits: np.ndarray,
+    found: Found,
+    past: Past,
+) -> tuple[int, np.ndarray | int, np.ndarray | None]:
     """Lays the ids at the front of `bits`, uint64 (N,), without those that are none and those beyond `max_length`.
 
     Returns:
-        How many they are, and the ids per row: (num_rows,), or the same number for every row.
+        How many they are; the ids per row: (num_rows,), or the same number for every row; and their weights.
     """
     lengths = ids.lengths
     if ids.null_lists is not None:
         found["null"] = ids.null_lists
     if ids.leaf is None:
-        return 0, 0
+        return 0, 0, weights
     no_id = _write_bits(ids.leaf, feature, schema, bits, past)
     if no_id:
         row_of_id = np.repeat(np.arange(num_rows), lengths) if feature.many else None
@@ -114,11 +133,14 @@ def _lay(
         kept = ~np.logical_or.reduce(list(no_id.values()))
         lengths = _per_row(kept, row_of_id, num_rows)
         bits = _compress(bits, kept)
+        weights = None if weights is None else weights[kept]
     if feature.max_length is not None and _longest(lengths) > feature.max_length:
         position = np.arange(len(bits)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         found["truncated"] = np.maximum(lengths - feature.max_length, 0)
         lengths = np.minimum(lengths, feature.max_length)
-        bits = _compress(bits, position < feature.max_length)
+        within = position < feature.max_length
+        bits = _compress(bits, within)
+        weights = None if weights is None else weights[within]
     if feature.mapping == "vocab":
         if feature.type != "string":
             hashing.hash_in_place(bits, schema.hash_seed)
@@ -127,7 +149,7 @@ def _lay(
         if unknown.any():
             row_of_id = np.repeat(np.arange(num_rows), lengths)
             found["unknown"] = np.bincount(row_of_id[unknown], minlength=num_rows)
-    return len(bits), lengths
+    return len(bits), lengths, weights
 
 
 def _per_row(mask: np.ndarray, row_of_id: np.ndarray | None, num_rows: int) -> np.ndarray:

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from diurnal.config import Label, Schema
+from diurnal.config import Label, Schema, Task
 from diurnal.data.arrow import column, read_numbers
 from diurnal.data.columns import encoded_columns
 from diurnal.data.encode import count_names, encode
 from diurnal.data.ids import IncrementId
-from diurnal.data.inputs import read_labels
+from diurnal.data.inputs import read_labels, read_task_labels
 from diurnal.data.partitions import Increment, ParquetFile, open_filesystem
 from diurnal.data.tally import Frame, Tally
 from diurnal.errors import DataError, Fault
@@ -169,7 +169,7 @@ def _read(source: pa.NativeFile, chosen: Sequence[Slice], schema: Schema) -> Ite
 def _refuse_or_count(rows: pa.RecordBatch, schema: Schema, found: FileValues) -> None:
     """Encodes the rows with labels, weights and unknown ids that are never refused, then lets each of these be said."""
     sparse = tuple(one.model_copy(update={"unknown": "empty"}) for one in schema.sparse)
-    lenient = schema.model_copy(update={"sparse": sparse, "label": Label(column=schema.label.column)})
+    lenient = schema.model_copy(update={"sparse": sparse, "label": Label(column=schema.label.column), "tasks": ()})
     ones = pa.array(np.ones(rows.num_rows, np.int8))
     sound = _with(rows, schema.label.column, ones)
     bad_labels = read_labels(_there(rows, schema.label.column), schema.label)[1]
@@ -180,6 +180,8 @@ def _refuse_or_count(rows: pa.RecordBatch, schema: Schema, found: FileValues) ->
     if bad_labels.any():
         labelled = _with(sound, schema.label.column, rows.column(schema.label.column))
         _refuse(labelled, bad_labels, lenient.model_copy(update={"label": schema.label}), found)
+    for task in schema.tasks:
+        _refuse_or_count_task(_with(sound, task.source, column(rows, task.source)), task, lenient, found)
     encoded = encode(sound, lenient)
     names = count_names(lenient)
     for event, per_row in zip(encoded.events, encoded.event_rows, strict=True):
@@ -189,6 +191,17 @@ def _refuse_or_count(rows: pa.RecordBatch, schema: Schema, found: FileValues) ->
         if feature.unknown == "refuse" and len(event):
             strict = tuple(feature if one.name == feature.name else one for one in sparse)
             _refuse(sound, encoded.event_rows[event[0]] > 0, lenient.model_copy(update={"sparse": strict}), found)
+
+
+def _refuse_or_count_task(rows: pa.RecordBatch, task: Task, lenient: Schema, found: FileValues) -> None:
+    values = column(rows, task.source)
+    if values is None:
+        found.counts[f"task/{task.name}/missing_column_rows"] += rows.num_rows
+        return
+    labels, bad = read_task_labels(values, task)
+    found.counts[f"task/{task.name}/null"] += int(np.count_nonzero(np.isnan(labels) & ~bad))
+    if bad.any():
+        _refuse(rows, bad, lenient.model_copy(update={"tasks": (task,)}), found)
 
 
 def _refuse(rows: pa.RecordBatch, bad: np.ndarray, schema: Schema, found: FileValues) -> None:
@@ -213,5 +226,8 @@ def _there(rows: pa.RecordBatch, name: str) -> pa.Array:
     return found
 
 
-def _with(rows: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
+def _with(rows: pa.RecordBatch, name: str, values: pa.Array | None) -> pa.RecordBatch:
+    """The rows with other values of a column; as they are, without any."""
+    if values is None:
+        return rows
     return rows.set_column(rows.schema.get_field_index(name), pa.field(name, values.type), values)

@@ -1,7 +1,8 @@
 """The DLRM: dense inputs through a bottom MLP, ids through pooled embedding tables, dot products between all of
-these vectors, and an over arch that ends in one logit (Naumov et al., 2019).
+these vectors, and an over arch that ends in one logit (Naumov et al., 2019), or in one more for each other task, all
+from the same last hidden layer (a shared bottom: Caruana, "Multitask Learning", 1997).
 
-Shapes: B rows, N dense inputs, F sparse features, D width of every vector.
+Shapes: B rows, N dense inputs, F sparse features, D width of every vector, T tasks beside the label.
 """
 
 from __future__ import annotations
@@ -53,16 +54,22 @@ class Dlrm(nn.Module):
         features = [feature.name for feature in schema.sparse]
         dim = schema.tables[0].dim
         self.bottom = mlp([len(schema.dense), *model.bottom, dim])
-        self.tables = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+        self.tables = EmbeddingBagCollection(configs, schema.has_bag_weights, torch.device("meta"))
         self.pooled = PooledVectors(features, [name for config in configs for name in config.feature_names], dim)
         self.interaction = DotInteraction(1 + len(features), dim, model.self_interaction, model.concat)
-        self.over = mlp([self.interaction.out_dim, *model.over], ends_in_logit=True)
+        widths = [self.interaction.out_dim, *model.over]
+        self.over = mlp(widths, ends_in_logit=True)
+        self.tasks = nn.ModuleDict({task.name: nn.Linear(widths[-1], 1, device="meta") for task in schema.tasks})
 
     def forward(self, dense: torch.Tensor, sparse: KeyedJaggedTensor) -> torch.Tensor:
-        """Dense inputs (B, N) and the bags of F features to logits (B,)."""
+        """Dense inputs (B, N) and the bags of F features to logits (B, 1 + T): of the label, then of each task."""
         dense_BD = self.bottom(dense)
         pooled_BFD = self.pooled(self.tables(sparse))
-        return self.over(self.interaction(dense_BD, pooled_BFD)).squeeze(1)
+        *layers, to_label = self.over
+        hidden = self.interaction(dense_BD, pooled_BFD)
+        for layer in layers:
+            hidden = layer(hidden)
+        return torch.cat([to_label(hidden), *(to_task(hidden) for to_task in self.tasks.values())], dim=1)
 
 
 def mlp(widths: Sequence[int], ends_in_logit: bool = False) -> nn.Sequential:
@@ -87,7 +94,7 @@ def build_dlrm(
             `initial_rows`.
     """
     model = Dlrm(config.dataset, config.model)
-    for name in ("bottom", "over"):
+    for name in ("bottom", "over", "tasks"):
         part = model.get_submodule(name).to_empty(device=device)
         init_linear_layers(part, config.seed, name)
     for part in (model.pooled, model.interaction):

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
+
+from diurnal.config import Task
+
+if TYPE_CHECKING:
+    from diurnal.data.batch import Batch
 
 
 def weighted_bce(
@@ -25,3 +32,24 @@ def weighted_bce(
     if kept_negatives != 1:
         logits = logits - math.log(kept_negatives)
     return functional.binary_cross_entropy_with_logits(logits, labels, weight=weights, reduction="sum")
+
+
+def weighted_losses(logits: torch.Tensor, batch: Batch, tasks: Sequence[Task]) -> torch.Tensor:
+    """`weighted_bce` of the label, and that of each task times its own weight, over the rows that have its label; all
+    in `logits`, (B, 1 + T), the label's first. Where negatives of the label are dropped, those that are kept stand for
+    them in the losses of tasks.
+
+    Whoever calls it divides by the weight of the global batch here too: how many of its rows have a task's label does
+    not change what each of them is worth.
+    """
+    total = weighted_bce(logits[:, 0], batch.labels, batch.weights, batch.kept_negatives)
+    for index, task in enumerate(tasks):
+        of_task = weighted_bce(logits[:, 1 + index], *labelled(batch.task_labels[index], batch.metric_weights))
+        total = total + task.weight * of_task
+    return total
+
+
+def labelled(labels: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Labels and weights in which a row without a label, NaN, has label 0 and weight 0; all (B,)."""
+    has_one = ~torch.isnan(labels)
+    return torch.where(has_one, labels, 0.0), torch.where(has_one, weights, 0.0)

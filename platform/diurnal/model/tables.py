@@ -17,14 +17,19 @@ _CHUNK_WORDS = 1 << 16
 
 
 def embedding_bag_configs(schema: Schema) -> list[EmbeddingBagConfig]:
-    """One float32 table each, in the schema's order; a table's features in the order of `schema.sparse`."""
+    """One float32 table each, in the schema's order; a table's features in the order of `schema.sparse`.
+
+    Where ids have weights every bag is a sum to the kernels, and encoding makes weights of a mean's shares. With mean
+    pooling, FBGEMM 1.8 divides a weighted bag by its number of ids, in backward by nothing; and TorchRec 1.8, where a
+    table is cut by rows, by the sum of the weights.
+    """
     return [
         EmbeddingBagConfig(
             name=table.name,
             num_embeddings=table.rows,
             embedding_dim=table.dim,
             feature_names=[feature.name for feature in schema.table_features(table.name)],
-            pooling=_POOLING[table.pooling],
+            pooling=_POOLING["sum" if schema.has_bag_weights else table.pooling],
         )
         for table in schema.tables
     ]

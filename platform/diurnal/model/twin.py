@@ -86,21 +86,35 @@ class Twin:
                     state[slot] = values[f"{name}/{slot}"].to(dtype, copy=True)
 
     def logits(self, dense: torch.Tensor, sparse: KeyedJaggedTensor) -> torch.Tensor:
-        """(B, num_dense) and the bags of all features to (B,)."""
+        """(B, num_dense) and the bags of all features to (B, 1 + T)."""
         bags = {name: jagged.to_dense() for name, jagged in sparse.to_dict().items()}
+        weights = {name: [torch.ones(len(bag)) for bag in of_rows] for name, of_rows in bags.items()}
+        if sparse.weights_or_none() is not None:
+            weights = {name: list(jagged.to_dense_weights() or ()) for name, jagged in sparse.to_dict().items()}
         dtype = next(iter(self.dense.values())).dtype
-        rows = [self._logit(row.to(dtype), {name: bags[name][i] for name in bags}) for i, row in enumerate(dense)]
+        rows = [
+            self._logits(row.to(dtype), {name: (bags[name][i], weights[name][i].to(dtype)) for name in bags})
+            for i, row in enumerate(dense)
+        ]
         return torch.stack(rows)
 
     def train_step(self, batch: Batch) -> torch.Tensor:
-        """Learns one global batch, and answers the logits (B,) from before. A batch without weight changes nothing."""
+        """Learns one global batch, and answers the logits (B, 1 + T) from before. A batch without weight changes
+        nothing."""
         logits = self.logits(batch.dense, batch.sparse)
         weights = batch.weights.to(logits)
         if weights.sum() == 0:
             return logits.detach()
-        among_kept = logits - math.log(batch.kept_negatives)
-        log_chances = functional.logsigmoid(torch.where(batch.labels == 1, among_kept, -among_kept))
-        loss = -(weights * log_chances).sum() / weights.sum()
+        total = logits.new_zeros(())
+        for row in range(len(weights)):
+            among_kept = logits[row, 0] - math.log(batch.kept_negatives)
+            total = total + weights[row] * self._loss(among_kept, float(batch.labels[row]))
+            stands_for = weights[row] if batch.labels[row] == 1 else weights[row] / batch.kept_negatives
+            for index, task in enumerate(self.config.dataset.tasks):
+                label = float(batch.task_labels[index, row])
+                if label in (0.0, 1.0):
+                    total = total + task.weight * stands_for * self._loss(logits[row, 1 + index], label)
+        loss = total / weights.sum()
         names = [*self.tables, *self.dense]
         leaves = [*self.tables.values(), *self.dense.values()]
         gradients = dict(zip(names, torch.autograd.grad(loss, leaves, materialize_grads=True), strict=True))
@@ -114,11 +128,14 @@ class Twin:
         self.step += 1
         return logits.detach()
 
-    def _logit(self, dense: torch.Tensor, bags: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _loss(self, logit: torch.Tensor, label: float) -> torch.Tensor:
+        return -functional.logsigmoid(logit if label == 1 else -logit)
+
+    def _logits(self, dense: torch.Tensor, bags: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         model = self.config.model
         for weight, bias in self._layers("bottom"):
             dense = torch.relu(weight @ dense + bias)
-        vectors = [dense] + [self._pooled(feature.name, bags[feature.name]) for feature in self.config.dataset.sparse]
+        vectors = [dense] + [self._pooled(feature.name, *bags[feature.name]) for feature in self.config.dataset.sparse]
         products = []
         for i, left in enumerate(vectors):
             for j, right in enumerate(vectors):
@@ -129,15 +146,18 @@ class Twin:
         *hidden_layers, (last_weight, last_bias) = self._layers("over")
         for weight, bias in hidden_layers:
             hidden = torch.relu(weight @ hidden + bias)
-        return (last_weight @ hidden + last_bias).squeeze(0)
+        logits = [last_weight @ hidden + last_bias]
+        for task in self.config.dataset.tasks:
+            logits.append(self.dense[f"tasks.{task.name}.weight"] @ hidden + self.dense[f"tasks.{task.name}.bias"])
+        return torch.cat(logits)
 
-    def _pooled(self, feature_name: str, ids: torch.Tensor) -> torch.Tensor:
+    def _pooled(self, feature_name: str, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         feature = {feature.name: feature for feature in self.config.dataset.sparse}[feature_name]
         table = self.config.dataset.table(feature.table_name)
         total = torch.zeros_like(self.tables[table.name][0])
-        for row in ids.tolist():
-            total = total + self.tables[table.name][row]
-        return total / len(ids) if table.pooling == "mean" and len(ids) else total
+        for row, weight in zip(ids.tolist(), weights, strict=True):
+            total = total + weight * self.tables[table.name][row]
+        return total / weights.sum() if table.pooling == "mean" and weights.sum() > 0 else total
 
     def _layers(self, part: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
         positions = sorted({int(name.split(".")[1]) for name in self.dense if name.startswith(f"{part}.")})

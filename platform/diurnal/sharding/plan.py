@@ -105,7 +105,8 @@ def make_plan(config: Config, topology: Topology) -> Plan:
         ResourceError: the tables do not fit into the memory of the ranks.
     """
     allowed = {table.name: _allowed_placements(config, table, topology) for table in config.dataset.tables}
-    tables = EmbeddingBagCollection(tables=embedding_bag_configs(config.dataset), device=torch.device("meta"))
+    schema = config.dataset
+    tables = EmbeddingBagCollection(embedding_bag_configs(schema), schema.has_bag_weights, torch.device("meta"))
     optimizer_class, optimizer_args = fused_optimizer_args(config.optim.sparse)
     with torch.enable_grad():
         apply_optimizer_in_backward(optimizer_class, tables.parameters(), optimizer_args)

@@ -110,6 +110,9 @@ _REPORT = {
     "rows_without_group": "rows that belong to no group",
 }
 
+_OF_TASK = ("rows", "base_rate", "log_loss", "ne", "auc", "calibration", "nonfinite_rows")
+"""What is told of an outcome beside the label, with the same meaning."""
+
 METRICS: Mapping[str, str] = MappingProxyType(
     {
         **{f"{section}/{name}": text for section in (PROGRESSIVE, EVAL) for name, text in _REPORT.items()},
@@ -262,15 +265,21 @@ def slice_metrics(slices: Iterable[Mapping[str, object]]) -> dict[str, float | N
     }
 
 
+def task_metrics(section: str, tasks: Mapping[str, Mapping[str, object]]) -> dict[str, float | None]:
+    """Metrics of the outcomes beside the label, by task a report's `to_dict()`: `progressive/bought.ne`."""
+    return {f"{section}/{task}.{name}": _number(report[name]) for task, report in tasks.items() for name in _OF_TASK}
+
+
 def count_metrics(counts: Mapping[str, int]) -> dict[str, float | None]:
     """Metrics of encode's counts `kind/feature/what`: a total per what, and each feature that is not zero.
 
-    `sparse/user/unknown` becomes `sparse/user.unknown` and adds to `sparse/unknown`; dense features are in `data/`.
+    `sparse/user/unknown` becomes `sparse/user.unknown` and adds to `sparse/unknown`; dense features are in `data/`,
+    tasks in `task/`.
     """
     metrics: dict[str, float | None] = {}
     for name, count in counts.items():
         kind, feature, what = name.split("/", 2)
-        section = "sparse" if kind == "sparse" else "data"
+        section = "data" if kind == "dense" else kind
         total = f"{section}/{what}"
         metrics[total] = (metrics.get(total) or 0.0) + count
         if count:

@@ -84,10 +84,15 @@ def _columns(schema: Schema) -> MlflowSchema:
         "timestamp": DataType.datetime,
     }
     columns = [ColSpec(DataType.string if schema.label.is_spelled else DataType.double, schema.label.column)]
+    for task in schema.tasks:
+        kind = DataType.string if task.is_spelled else DataType.double
+        columns.append(ColSpec(kind, task.source, required=task.missing == "refuse"))
     columns += [ColSpec(DataType.double, f.source, required=f.required) for f in schema.columns_of_numbers]
     for feature in (feature for feature in schema.sparse if not feature.cross):
         kind = kinds[feature.type]
         columns.append(ColSpec(Array(kind) if feature.many else kind, feature.source, required=feature.required))
+        if feature.weights:
+            columns.append(ColSpec(Array(DataType.double), feature.weights, required=feature.required))
     return MlflowSchema(list({column.name: column for column in columns}.values()))
 
 

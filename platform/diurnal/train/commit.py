@@ -42,6 +42,10 @@ SLICES = "slices"
 ROWS = "rows"
 """Key among a version's metrics: rows that it learned, those without weight included."""
 
+TASKS = "tasks"
+"""Key among a version's metrics: reports of the outcomes beside the label, by `EVALUATED` and `PROGRESSIVE`, then by
+task."""
+
 SKIPPED_STEPS = "skipped_steps"
 
 QUARANTINED = "quarantined_files"
@@ -143,6 +147,7 @@ class Committer:
             EVALUATED: evaluated and evaluated["report"],
             TRIAL: progress.trial,
             PROGRESSIVE: learned.report.to_dict(),
+            TASKS: {EVALUATED: (evaluated or {}).get("tasks", {}), PROGRESSIVE: learned.to_dict()["tasks"]},
             SLICES: [one.to_dict() for one in learned.slices],
             COUNTS: learned.counts,
             ROWS: learned.rows,

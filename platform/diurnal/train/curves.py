@@ -37,14 +37,15 @@ class Curve:
             self._last_rows = self._plan.rows_before(steps - 1)
         if steps % self._every_steps != 0:
             return
-        sums = reduced(done.metrics.sums())
+        sums = reduced(done.sums())
         if self._learner.rank == 0:
             self._tell(done, steps, sums)
 
     def _tell(self, done: Pass, steps: int, sums: torch.Tensor) -> None:
         rows, now_s = self._plan.rows_before(steps), time.perf_counter()
         before = self._last_sums if self._last_sums.numel() else torch.zeros_like(sums)
-        report, window = report_from_sums(sums.tolist()), report_from_sums((sums - before).tolist())
+        report, *of_tasks = [report_from_sums(of_outcome) for of_outcome in sums.tolist()]
+        window = report_from_sums((sums - before)[0].tolist())
         self._link.send(
             "progress",
             self._plan.increment_id,
@@ -52,6 +53,7 @@ class Curve:
             rows=rows,
             num_rows=self._plan.num_rows,
             report=report.to_dict(),
+            tasks={name: found.to_dict() for name, found in zip(done.tasks, of_tasks, strict=True)},
             window_log_loss=window.log_loss,
             rows_per_s=(rows - (self._last_rows or 0)) / max(now_s - self._last_s, 1e-9),
             wait_share=done.feed_wait_s / max(now_s - done.started_s, 1e-9),

@@ -7,8 +7,9 @@ of a table is
               if it differs from the values that a new model of this configuration starts it with
     dead      if it is learned and none of its values is beyond NEAR_ZERO
 
-The MLPs stand beside the tables as `bottom` and `over`. A row of theirs is a unit of a layer: what goes into it, and
-its bias. It is learned if AdaGrad's or Adam's slots of it are not 0; under sgd every one is.
+The MLPs stand beside the tables as `bottom` and `over`, and the outputs of other tasks, where there are some, as
+`tasks`. A row of theirs is a unit of a layer: what goes into it, and its bias. It is learned if AdaGrad's or Adam's
+slots of it are not 0; under sgd every one is.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 24}
 EXCHANGED_ROWS = 1 << 20
 """Rows of a table with cut columns whose ranges are put together by one message."""
 
-MLPS = ("bottom", "over")
+MLPS = ("bottom", "over", "tasks")
 
 Block = tuple[Tensor, list[Tensor]]
 """Values of some rows, (rows, width), and what the optimizer keeps of them, (rows,) or (rows, width) each."""
@@ -62,6 +63,8 @@ def table_health(parallel: Parallel) -> list[TableHealth]:
         counts.append(count)
     for mlp in MLPS:
         layers = list(_layers(parallel, mlp))
+        if not layers:
+            continue
         counts.append(_Counts(device))
         for values, slots in layers if is_first else ():
             counts[-1].add(values, slots, _is_learned(slots, values))

@@ -13,7 +13,7 @@ from torch import Tensor
 from diurnal.checkpoint.points import reached
 from diurnal.data.batch import Batch
 from diurnal.errors import TrainingError
-from diurnal.model.loss import weighted_bce
+from diurnal.model.loss import weighted_losses
 from diurnal.train.passes import Pass
 from diurnal.train.pipeline import Feed, followed
 from diurnal.train.pulse import Phase, Pulse
@@ -47,9 +47,9 @@ communicates."""
 def learn(learner: Learner, feed: Feed, done: Pass, pulse: Pulse, wish: Wish, on_step: OnStep) -> Pass:
     """One pass of training over one increment, or the rest of it.
 
-    The loss is the weighted mean over the global batch: each rank contributes W times its weighted sum over the
-    global weight, and gradients are averaged over the W ranks. A step whose loss is not finite on any rank is
-    skipped by all ranks before a table is touched.
+    The loss is the weighted mean over the global batch, of the label's and of other tasks' losses: each rank
+    contributes W times its weighted sum over the global weight, and gradients are averaged over the W ranks. A step
+    whose loss is not finite on any rank is skipped by all ranks before a table is touched.
 
     Raises:
         TrainingError: on all ranks, when more steps than `optim.max_skipped_steps` were skipped.
@@ -60,7 +60,7 @@ def learn(learner: Learner, feed: Feed, done: Pass, pulse: Pulse, wish: Wish, on
         # Before the forward pass: FBGEMM's backward takes the rate that it found there.
         parallel.set_lr_factor(learner.lr_factor())
         logits = parallel.module(batch.dense, batch.sparse)
-        loss_sum = weighted_bce(logits, batch.labels, batch.weights, batch.kept_negatives)
+        loss_sum = weighted_losses(logits, batch, learner.config.dataset.tasks)
         pulse.mark(Phase.VOTE, batch.step)
         global_weight, is_sound, agreed = _agree(logits, loss_sum, batch.weights, wish())
         if is_sound:

@@ -13,12 +13,13 @@ from diurnal.data.batch import Batch
 from diurnal.metrics.groups import GroupRows
 from diurnal.metrics.slices import SliceSums
 from diurnal.metrics.state import BinaryMetrics
+from diurnal.model.loss import labelled
 from diurnal.train.setup import Learner
 from diurnal.train.trial import TrialSums
 
 _NEVER = torch.iinfo(torch.int64).min
 _GROUPS = ("groups", "group_scores")
-_SLICE = "slice/"
+_SLICE, _TASK = "slice/", "task/"
 """Names, and the beginning of names, among the tensors of a resume point."""
 
 
@@ -52,25 +53,31 @@ class Pass:
     """Rows that GAUC is computed from; only where the schema has groups."""
     slices: SliceSums | None = None
     """Sums for each id of the features that `metrics.slices` names, if it names some."""
+    tasks: dict[str, BinaryMetrics] = field(default_factory=dict)
+    """Of the outcomes beside the label, each over the rows that have it."""
 
     @staticmethod
     def new(learner: Learner, num_steps: int) -> Pass:
-        """One that is shown; versions are judged without its groups and slices."""
+        """One that is shown; versions are judged without its groups, slices and tasks."""
         settings, schema, device = learner.config.metrics, learner.config.dataset, learner.device
         done = Pass.bare(learner, num_steps)
         done.groups = GroupRows(settings.group_rows, device) if schema.group_id else None
         done.slices = SliceSums(schema, settings.slices, device) if settings.slices else None
+        done.tasks = {task.name: BinaryMetrics(settings.auc_bins, 0, device) for task in schema.tasks}
         return done
 
     @staticmethod
     def bare(learner: Learner, num_steps: int) -> Pass:
-        """One without groups and slices."""
+        """One of the label alone, without groups and slices."""
         metrics = BinaryMetrics(learner.config.metrics.auc_bins, num_steps, learner.device)
         return Pass(metrics, np.zeros(len(learner.count_names), np.int64))
 
     def add_scores(self, logits: torch.Tensor, batch: Batch) -> None:
-        """Adds what the model answered to a batch: (B,) logits. Negatives stand for those that are dropped, too."""
+        """Adds what the model answered to a batch: (B, 1 + T) logits. Negatives stand for those that are dropped, too."""
         weights = batch.metric_weights
+        for index, of_task in enumerate(self.tasks.values()):
+            of_task.update(logits[:, 1 + index], *labelled(batch.task_labels[index], weights))
+        logits = logits[:, 0]
         self.metrics.update(logits, batch.labels, weights, step=batch.step)
         if self.groups is not None and batch.groups is not None:
             real = slice(batch.num_rows)
@@ -79,6 +86,10 @@ class Pass:
             self.slices.update(logits, batch.labels, weights, batch.sparse)
         if self.blocks is not None:
             self.blocks.update(logits, batch)
+
+    def sums(self) -> torch.Tensor:
+        """`SUMS` of the label, then of each task: (1 + T, 7) float64."""
+        return torch.stack([metrics.sums() for metrics in (self.metrics, *self.tasks.values())])
 
     def count(self, batch: Batch, feed_wait_s: float) -> None:
         self.feed_wait_s = feed_wait_s
@@ -103,11 +114,12 @@ class Pass:
             "seconds": torch.tensor([self.wait_s + self.feed_wait_s, wall_s], dtype=torch.float64),
             **numbers_of_groups,
             **{f"{_SLICE}{feature}": sums for feature, sums in slices.items()},
+            **{f"{_TASK}{name}": of_task.to_vector() for name, of_task in self.tasks.items()},
         }
 
     def go_on(self, first: dict[str, torch.Tensor], shares: list[dict[str, torch.Tensor]]) -> None:
-        """Makes a new pass continue one that was saved. Groups and slices that were not counted from its beginning on
-        are not counted.
+        """Makes a new pass continue one that was saved. Groups, slices and tasks that were not counted from its
+        beginning on are not counted.
 
         Args:
             first: of rank 0 of then; steps are counted alike on all ranks.
@@ -119,7 +131,10 @@ class Pass:
             self.groups = None
         if self.slices is not None:
             self.slices.keep_only(_slices_in(first))
+        self.tasks = {name: of_task for name, of_task in self.tasks.items() if f"{_TASK}{name}" in first}
         for share in shares:
+            for name, of_task in self.tasks.items():
+                of_task.merge(BinaryMetrics.from_vector(share[f"{_TASK}{name}"], of_task.bins))
             self.metrics.merge(BinaryMetrics.from_vector(share["metrics"], self.metrics.bins, self.metrics.num_steps))
             self.counts += share["counts"].numpy()
             self.audit.merge(RowAudit.from_array(share["audit"].numpy()))

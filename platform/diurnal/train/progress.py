@@ -23,7 +23,8 @@ COLUMNS = (
     ("version", 7, "d"),
 )
 """Title, width, format. `before`: the version before it scores the increment, none of which it has seen; `learning`:
-each row is scored just before it is learned; `NE of rate`: predicting the click rate seen so far."""
+each row is scored just before it is learned; `NE of rate`: predicting the click rate seen so far. Other columns come
+after these: the NE of each other task while learning."""
 
 _WHERE_GIVEN = ("GAUC before", "GAUC learning")
 """Shown only where the first row of the table has them: where the schema has a group."""
@@ -81,7 +82,8 @@ class Progress:
         if not self._table:
             return
         if not self._columns:
-            self._columns = tuple(c for c in COLUMNS if c[0] in values or c[0] not in _WHERE_GIVEN)
+            others = [(title, len(title), ".4f") for title in values if title not in {c[0] for c in COLUMNS}]
+            self._columns = (*(c for c in COLUMNS if c[0] in values or c[0] not in _WHERE_GIVEN), *others)
             self.say("  ".join(f"{title:>{width}}" for title, width, _ in self._columns))
         self.say("  ".join(_cell(values.get(title), width, kind) for title, width, kind in self._columns))
 

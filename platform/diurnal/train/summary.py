@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from diurnal.checkpoint.history import History
@@ -22,6 +23,7 @@ from diurnal.train.commit import (
     ROWS,
     SKIPPED_STEPS,
     SLICES,
+    TASKS,
 )
 
 AGAIN = 14
@@ -35,6 +37,7 @@ def summary_of(
     rows: int,
     evaluated: Mapping[str, Any] | None,
     slices: Iterable[Mapping[str, Any]] = (),
+    tasks: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> dict[str, float | None]:
     """Metrics that depend on rows and model alone.
 
@@ -43,6 +46,7 @@ def summary_of(
         rows: all that were learned.
         evaluated: report of the version before; None without one.
         slices: the same as `report`, for each id (`Slice.to_dict()`).
+        tasks: by `EVALUATED` and `PROGRESSIVE` the same as `evaluated` and `report`, for each task.
     """
     return {
         **names.report_metrics(names.PROGRESSIVE, report),
@@ -51,6 +55,8 @@ def summary_of(
         names.DATA_ROWS: rows,
         **(names.report_metrics(names.EVAL, evaluated) if evaluated else {}),
         **names.slice_metrics(slices),
+        **names.task_metrics(names.PROGRESSIVE, tasks.get(PROGRESSIVE, {})),
+        **names.task_metrics(names.EVAL, tasks.get(EVALUATED, {})),
     }
 
 
@@ -79,7 +85,8 @@ def _committed(config: Config, history: History, commit: Commit) -> Committed | 
         names.DATA_DROPPED_NEGATIVES: metrics.get(DROPPED_NEGATIVES, 0),
     }
     counts, skipped = metrics.get(COUNTS, {}), metrics.get(SKIPPED_STEPS, 0)  # not in those of earlier releases
-    summary = summary_of(report, counts, skipped, rows, metrics.get(EVALUATED), metrics.get(SLICES, ()))
+    shown = metrics.get(EVALUATED), metrics.get(SLICES, ()), metrics.get(TASKS, {})
+    summary = summary_of(report, counts, skipped, rows, *shown)
     dataset = dataset_of(config, commit.increment, commit.fingerprint, commit.rows)
     numbers = commit.increment, commit.attempt, commit.parent, commit.number
     return Committed(*numbers, dataset, {**summary, **left_out}, commit.rows)

@@ -27,6 +27,8 @@ class Totals:
     """A pass over an increment, all ranks together; the same on every rank."""
 
     report: Report
+    tasks: dict[str, Report]
+    """Of the outcomes beside the label."""
     slices: tuple[Slice, ...]
     reliability: Reliability
     rows: int
@@ -50,6 +52,7 @@ class Totals:
     def to_dict(self) -> dict[str, Any]:
         return {
             "report": self.report.to_dict(),
+            "tasks": {name: report.to_dict() for name, report in self.tasks.items()},
             "slices": [one.to_dict() for one in self.slices],
             "rows": self.rows,
             "counts": self.counts,
@@ -72,8 +75,7 @@ def add_up(
         prior: weight of clicks and of all rows that the running-rate baseline knows beforehand.
         named: segments that tell which ids slices are about.
     """
-    state = reduced(done.metrics.to_vector(), dist.ReduceOp.SUM)
-    metrics = BinaryMetrics.from_vector(state, done.metrics.bins, done.metrics.num_steps)
+    metrics = _merged(done.metrics)
     rows = torch.tensor([done.num_rows, done.num_skipped_rows, *done.counts.tolist()], dtype=torch.int64)
     num_rows, num_skipped_rows, *counts = reduced(rows.to(learner.device), dist.ReduceOp.SUM).tolist()
     watermark = torch.tensor([_NEVER if done.watermark_us is None else done.watermark_us], dtype=torch.int64)
@@ -85,6 +87,7 @@ def add_up(
         report = grouped(done.groups, learner.device).added_to(report)
     return Totals(
         report=report,
+        tasks={name: _merged(of_task).compute() for name, of_task in done.tasks.items()},
         slices=() if done.slices is None else _slices(learner, done.slices, named),
         reliability=metrics.reliability(),
         rows=num_rows,
@@ -97,6 +100,11 @@ def add_up(
         wall_s=wall_s,
         wait_share=wait_share,
     )
+
+
+def _merged(metrics: BinaryMetrics) -> BinaryMetrics:
+    state = reduced(metrics.to_vector(), dist.ReduceOp.SUM)
+    return BinaryMetrics.from_vector(state, metrics.bins, metrics.num_steps)
 
 
 def grouped(groups: GroupRows, device: torch.device) -> Grouped:

@@ -17,6 +17,7 @@ from diurnal.tracking import names
 from diurnal.tracking.mlflow import Dataset, IncrementRun, Status, Tracker
 from diurnal.tracking.plots import calibration_png, lift_png
 from diurnal.tracking.tables import slices_csv
+from diurnal.train.commit import EVALUATED, PROGRESSIVE
 from diurnal.train.curves import Mode
 from diurnal.train.desk import Restart
 from diurnal.train.progress import Progress
@@ -182,7 +183,7 @@ class Watch:
         run.artifact_text(names.PLAN_ARTIFACT, self.model["plan"])
 
     def _on_progress(self, increment: str, data: dict[str, Any]) -> None:
-        report, mode = data["report"], data["mode"]
+        report, tasks, mode = data["report"], data.get("tasks", {}), data["mode"]
         ne = "-" if report["ne"] is None else f"{report['ne']:.4f}"
         numbers = {"NE": ne, "rows/s": f"{data['rows_per_s']:,.0f}", "data wait": f"{data['wait_share']:.0%}"}
         self.progress.at(f"{increment} {_DOING[mode]}", data["rows"], data["num_rows"], numbers)
@@ -190,7 +191,8 @@ class Watch:
         if run is None or mode == "judge":
             return
         if mode == "score":
-            run.log(names.report_metrics(names.EVAL, report), data["rows"])
+            of_tasks = names.task_metrics(names.EVAL, tasks)
+            run.log({**names.report_metrics(names.EVAL, report), **of_tasks}, data["rows"])
             return
         points = {
             names.TRAIN_LOG_LOSS: data["window_log_loss"],
@@ -202,7 +204,8 @@ class Watch:
             names.LR_DENSE: self.config.optim.dense.lr * data["lr_factor"],
             names.CLUSTER_WORLD_SIZE: self.model["world_size"],
         }
-        run.log({**names.report_metrics(names.PROGRESSIVE, report), **points}, data["rows"])
+        of_tasks = names.task_metrics(names.PROGRESSIVE, tasks)
+        run.log({**names.report_metrics(names.PROGRESSIVE, report), **of_tasks, **points}, data["rows"])
 
     def _on_evaluated(self, increment: str, data: dict[str, Any]) -> None:
         self.outcomes[increment].evaluated = data
@@ -247,6 +250,7 @@ class Watch:
                 learned["rows"],
                 outcome.evaluated and outcome.evaluated["report"],
                 learned["slices"],
+                {EVALUATED: _tasks(outcome.evaluated), PROGRESSIVE: _tasks(learned)},
             ),
             names.TRAIN_REPLAYED_ROWS: outcome.replayed_rows,
             names.THROUGHPUT_ROWS_PER_S: learned["rows_per_s"],
@@ -314,6 +318,10 @@ def _of(totals: dict[str, Any] | None, name: str) -> float | None:
     return None if totals is None else totals["report"].get(name)  # not all are in what an earlier release has told
 
 
+def _tasks(totals: dict[str, Any] | None) -> dict[str, Any]:
+    return (totals or {}).get("tasks", {})
+
+
 def _cells(outcome: Outcome, has_groups: bool) -> dict[str, Any]:
     numbers = outcome.to_dict()
     of_groups = {"GAUC before": numbers["gauc"], "GAUC learning": numbers["progressive_gauc"]}
@@ -329,4 +337,5 @@ def _cells(outcome: Outcome, has_groups: bool) -> dict[str, Any]:
         "calibration": numbers["calibration"],
         "rows/s": numbers["rows_per_s"],
         "version": outcome.version,
+        **{f"NE {name}": report["ne"] for name, report in _tasks(outcome.learned).items()},
     }

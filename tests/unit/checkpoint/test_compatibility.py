@@ -104,6 +104,45 @@ def test_every_fault_is_said_at_once() -> None:
     assert all(what in text for what in ("table user", "table slot", "feature slot", "optim.dense"))
 
 
+BOUGHT = {"name": "bought", "column": "b"}
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ({"at_least": 4.0}, "label\n  found: at_least None in version 4, at_least 4.0 configured"),
+        ({"column": "bought"}, "label\n  found: column label in version 4, column bought configured"),
+        ({"positive": "y", "negative": "n"}, "positive , negative  in version 4, positive y, negative n configured"),
+    ],
+)
+def test_another_label_is_another_model(label: dict[str, Any], message: str) -> None:
+    assert message in refusal({"dataset": {**dataset(), "label": label}})
+
+
+def test_a_version_of_an_earlier_release_does_not_say_what_its_label_was() -> None:
+    raw = json.loads(manifest_of(tiny_config({"dataset": dataset()})).to_json())
+    del raw["contract"]["label"], raw["contract"]["tasks"]
+    old = Manifest.from_json(json.dumps(raw))
+    changed = tiny_config({"dataset": {**dataset(), "label": {"at_least": 4.0}, "tasks": [BOUGHT]}})
+    found = compare(old, changed)
+    found.refuse_if_broken()
+    assert found.of("new") == ["task bought"]
+    assert "label" not in found.of("loaded")
+
+
+def test_tasks_come_and_go_by_name_and_keep_what_they_mean() -> None:
+    base = {"dataset": {**dataset(), "tasks": [BOUGHT, {"name": "kept"}]}}
+    saved = manifest_of(tiny_config(base))
+    now = tiny_config({"dataset": {**dataset(), "tasks": [{"name": "shared"}, BOUGHT | {"weight": 9.0}]}})
+    found = compare(saved, now)
+    found.refuse_if_broken()
+    assert (found.of("new"), found.of("dropped")) == (["task shared"], ["task kept"])
+    assert "task bought" in found.of("loaded"), "the weight of its loss is no part of what it means"
+    other = tiny_config({"dataset": {**dataset(), "tasks": [BOUGHT | {"at_least": 2.0}, {"name": "kept"}]}})
+    with pytest.raises(CheckpointError, match="give the task another name"):
+        compare(saved, other).refuse_if_broken()
+
+
 @pytest.mark.parametrize("part", ["sparse", "dense"])
 def test_another_kind_of_optimizer_needs_a_reset(part: str) -> None:
     changed = {"optim": {part: {"kind": "sgd"}}}

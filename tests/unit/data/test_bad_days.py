@@ -46,7 +46,7 @@ def rows_of(root: Path, read_rank: ReadRank) -> list[Row]:
     places = [count_names(config.dataset).index(name) for name in names]
     rows = []
     for batch in read_rank(plan, config.dataset):
-        learned = (batch.dense, batch.values, batch.lengths, batch.labels, batch.weights)
+        learned = (batch.dense, batch.values, batch.lengths, batch.labels, batch.task_labels, batch.weights)
         counts = dict(zip(names, batch.counts[places].tolist(), strict=True))
         rows.append(Row(tuple(each.tobytes() for each in learned), {k: n for k, n in counts.items() if n}))
     return rows

@@ -292,7 +292,7 @@ def test_undeclared_columns_do_not_matter(make_schema: MakeSchema) -> None:
 def test_no_rows(make_schema: MakeSchema) -> None:
     schema = make_schema(sparse=[{"name": "user"}, {"name": "tags", "many": True}, {"name": "s", "type": "string"}])
     rows = table([1], tags=[[1]], s=["a"]).slice(0, 0)
-    for empty in (encode(rows, schema), encode(rows.combine_chunks(), schema), Encoded.empty(1, 3)):
+    for empty in (encode(rows, schema), encode(rows.combine_chunks(), schema), Encoded.empty(schema)):
         assert empty.num_rows == 0
         assert (empty.dense.shape, empty.lengths.shape, empty.values.tolist()) == ((0, 1), (3, 0), [])
         assert not empty.counts.any()

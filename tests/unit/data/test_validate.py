@@ -38,6 +38,14 @@ def texts_of(found: Validation) -> tuple[list[str], list[str]]:
     return [str(fault) for fault in found.faults], [str(note) for note in found.notes]
 
 
+def test_weights_of_a_bag_are_looked_at(make_schema: MakeSchema, days: Any) -> None:
+    schema = make_schema(sparse=[{"name": "user"}, {"name": "tags", "many": True, "weights": "scores"}])
+    days.write({"a.parquet": columns(10, tags=[[1, 2]] * 10, scores=[[1.0, 2.0]] * 9 + [[1.0]])})
+    (fault,) = validate(config_of(days.path, schema)).faults
+    assert fault.where.endswith("a.parquet: column scores (weights of tags)")
+    assert fault.found == "1 weights beside 2 ids (such are 1 of 10 rows)"
+
+
 # --- which rows are looked at
 
 
@@ -221,7 +229,8 @@ def test_the_command_tells_a_line_an_increment_and_notes(run: Callable[..., Any]
     assert done.exit_code == 0, done.output
     first, note, last = done.stdout.splitlines()
     assert first.split() == [DAY, "40", "rows", "2", "files"]
-    assert note == "note: columns: the schema does not mention, so nobody reads: debug (1 of 2 files)"
+    assert note.startswith("note: columns: the schema does not mention, so nobody reads: bought (2 of 2 files)")
+    assert note.endswith("debug (1 of 2 files)")
     assert last == "1 increments fit config and schema: 40 rows, of which 40 were looked at"
     told = json.loads(run("--json", "--rows", "8").stdout)
     assert told["increments"] == [{"increment": DAY, "rows": 40, "files": 2}]

@@ -55,7 +55,9 @@ def totals(slices: list[dict[str, Any]], report: dict[str, Any]) -> dict[str, An
     return {"report": report, "slices": slices, "reliability": curve, **numbers}
 
 
-def told(group_id: str, evaluated: dict[str, Any], slices: list[dict[str, Any]]) -> tuple[Run, str, Watch]:
+def told(
+    group_id: str, evaluated: dict[str, Any], slices: list[dict[str, Any]], learned: dict[str, Any] | None = None
+) -> tuple[Run, str, Watch]:
     """The run and the table's lines of an increment that was scored, learned and committed."""
     out, runs = io.StringIO(), Runs()
     config = tiny_config({"dataset": {"group_id": group_id}})
@@ -66,7 +68,7 @@ def told(group_id: str, evaluated: dict[str, Any], slices: list[dict[str, Any]])
         ("model", {"loaded": "", "hyperparameters": {}, "plan": "", "world_size": 1}),
         ("increment", begun),
         ("evaluated", evaluated),
-        ("learned", totals(slices, REPORT)),
+        ("learned", learned or totals(slices, REPORT)),
         ("committed", {**COMMITTED, "version": 2, "directory": "v/2"}),
     ):
         watch.handle({"kind": kind, "increment": DAY, "data": data, "ask": 0})
@@ -84,6 +86,18 @@ def test_a_run_gets_curves_slices_and_gauc() -> None:
     assert "GAUC before  GAUC learning" in header
     assert line.count("0.6100") == 2
     assert watch.outcomes[DAY].to_dict()["progressive_gauc"] == 0.61
+
+
+def test_other_tasks_are_told_beside_the_label() -> None:
+    learned = totals([], REPORT) | {"tasks": {"bought": REPORT | {"ne": 0.77}}}
+    evaluated = totals([], REPORT) | {"tasks": {"bought": REPORT | {"auc": 0.66}}}
+    run, shown, _ = told("", evaluated, [], learned)
+    assert run.summary["progressive/bought.ne"] == 0.77
+    assert run.summary["eval/bought.auc"] == 0.66
+    assert run.summary["progressive/bought.rows"] == REPORT["rows"]
+    header, line = shown.splitlines()
+    assert header.endswith("  NE bought")
+    assert line.endswith("   0.7700")
 
 
 @pytest.mark.parametrize("group_id", ["", "user"])

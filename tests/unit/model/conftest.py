@@ -7,10 +7,11 @@ import pytest
 import torch
 from torchrec import KeyedJaggedTensor
 
-from diurnal.config import Config, Dense, Schema, Sparse, Table
+from diurnal.config import Config, Dense, Schema, Sparse, Table, Task
 from diurnal.data.batch import Batch
 
 SCHEMA = Schema(
+    tasks=(Task(name="bought", weight=0.5), Task(name="returned", weight=3.0, missing="skip")),
     dense=(Dense(name="age"), Dense(name="price"), Dense(name="hour")),
     sparse=(
         Sparse(name="item"),
@@ -24,7 +25,8 @@ SCHEMA = Schema(
         Table(name="genres", rows=5, dim=8, pooling="mean"),
     ),
 )
-"""Features in another order than their tables, one table for two features, both poolings."""
+"""Two outcomes beside the label, features in another order than their tables, one table for two features, both
+poolings."""
 
 
 @pytest.fixture
@@ -69,6 +71,7 @@ def make_batch() -> Callable[..., Batch]:
             step=0,
             num_rows=real,
             counts=np.zeros(0, dtype=np.int64),
+            task_labels=torch.from_numpy(rng.choice(np.array([0, 1, np.nan], np.float32), (2, rows))),
         )
 
     return make

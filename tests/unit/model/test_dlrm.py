@@ -22,10 +22,10 @@ def model(make_config: MakeConfig) -> Dlrm:
     return build_dlrm(make_config(), tables_device="cpu")
 
 
-def test_one_logit_per_row(model: Dlrm, make_batch: MakeBatch) -> None:
+def test_one_logit_per_row_and_outcome(model: Dlrm, make_batch: MakeBatch) -> None:
     for rows in (12, 3, 1):
         batch = make_batch(0, rows)
-        assert model(batch.dense, batch.sparse).shape == (rows,)
+        assert model(batch.dense, batch.sparse).shape == (rows, 3)
 
 
 def test_vectors_are_taken_by_name() -> None:
@@ -100,7 +100,21 @@ def test_another_width_leaves_the_other_layers_as_they_were(make_config: MakeCon
 def test_no_hidden_layers_are_fine(make_config: MakeConfig, make_batch: MakeBatch) -> None:
     model = build_dlrm(make_config(model=Model(bottom=(), over=())), tables_device="cpu")
     batch = make_batch(0)
-    assert model(batch.dense, batch.sparse).shape == (12,)
+    assert model(batch.dense, batch.sparse).shape == (12, 3)
+
+
+def test_other_tasks_change_nothing_of_the_label_at_first(make_config: MakeConfig, make_batch: MakeBatch) -> None:
+    config, batch = make_config(), make_batch(0)
+    alone = make_config(dataset=config.dataset.model_copy(update={"tasks": ()}))
+    one, two = (build_dlrm(each, tables_device="cpu") for each in (config, alone))
+    values, label_values = one.state_dict(), two.state_dict()
+    others = {f"tasks.{name}.{kind}" for name in ("bought", "returned") for kind in ("weight", "bias")}
+    assert values.keys() - label_values.keys() == others
+    assert all(torch.equal(values[name], value) for name, value in label_values.items())
+    logits = one(batch.dense, batch.sparse)
+    assert torch.equal(logits[:, :1], two(batch.dense, batch.sparse))
+    assert not torch.equal(logits[:, 1], logits[:, 2])
+    assert not torch.equal(values["tasks.bought.weight"], values["tasks.returned.weight"])
 
 
 def test_pipelines_can_trace_it_down_to_the_lookup(model: Dlrm) -> None:

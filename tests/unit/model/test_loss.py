@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 
-from diurnal.model.loss import weighted_bce
+from diurnal.config import Task
+from diurnal.data.batch import Batch
+from diurnal.model.loss import weighted_bce, weighted_losses
 
 
 def test_it_is_the_weighted_sum_of_log_losses() -> None:
@@ -59,3 +63,36 @@ def test_a_logit_that_is_not_finite_shows_whatever_it_weighs(bad: float, label: 
     """With weight 0 its gradient would still be 0 * nan somewhere below (facebookresearch/dlrm#363)."""
     loss = weighted_bce(torch.tensor([0.1, bad]), torch.tensor([1.0, label]), torch.tensor([1.0, weight]))
     assert not math.isfinite(loss.item())
+
+
+def batch_of(labels: list[float], *task_labels: list[float], weights: list[float]) -> Batch:
+    rows = {"labels": labels, "weights": weights, "task_labels": task_labels}
+    return cast(Batch, SimpleNamespace(**{name: torch.tensor(values) for name, values in rows.items()}))
+
+
+def test_losses_of_tasks_are_those_of_the_rows_that_have_them() -> None:
+    nan = math.nan
+    batch = batch_of([1.0, 0.0, 0.0, 1.0], [nan, 1.0, nan, 0.0], [nan, nan, nan, nan], weights=[1.0, 2.0, 3.0, 0.5])
+    logits = torch.tensor([[0.3, 1.0, 2.0], [-2.0, 0.7, 1.0], [1.5, -3.0, 0.1], [0.2, -0.4, 5.0]], requires_grad=True)
+    tasks = [Task(name="bought", weight=0.25), Task(name="kept", weight=7.0)]
+    loss = weighted_losses(logits, batch, tasks)
+    z = logits.detach()
+    alone = weighted_bce(z[:, 0], batch.labels, batch.weights)
+    of_task = weighted_bce(z[[1, 3], 1], torch.tensor([1.0, 0.0]), torch.tensor([2.0, 0.5]))
+    assert loss.item() == pytest.approx((alone + 0.25 * of_task).item(), rel=1e-6)
+    loss.backward()
+    assert logits.grad is not None
+    assert logits.grad[:, 2].tolist() == [0.0] * 4
+    assert logits.grad[[0, 2], 1].tolist() == [0.0, 0.0]
+    assert logits.grad[1, 1].item() == pytest.approx(0.25 * 2.0 * (1 / (1 + math.exp(-0.7)) - 1), rel=1e-6)
+
+
+def test_a_logit_of_a_task_that_is_not_finite_is_seen_in_rows_without_its_label() -> None:
+    batch = batch_of([1.0], [math.nan], weights=[1.0])
+    assert not torch.isfinite(weighted_losses(torch.tensor([[0.0, math.nan]]), batch, [Task(name="bought")]))
+
+
+def test_without_tasks_the_loss_is_the_labels_bit_for_bit() -> None:
+    logits = torch.randn(1000, 1)
+    batch = batch_of((torch.rand(1000) < 0.3).float().tolist(), weights=torch.rand(1000).tolist())
+    assert torch.equal(weighted_losses(logits, batch, ()), weighted_bce(logits[:, 0], batch.labels, batch.weights))

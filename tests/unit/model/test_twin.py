@@ -12,7 +12,7 @@ from diurnal.config import Config, DenseOptimizer, Model, Optim, SparseOptimizer
 from diurnal.config import Schedule as ScheduleConfig
 from diurnal.data.batch import Batch
 from diurnal.model.dlrm import Dlrm, build_dlrm
-from diurnal.model.loss import weighted_bce
+from diurnal.model.loss import weighted_losses
 from diurnal.model.optim import MOMENT, Schedule, dense_optimizer, fused_optimizer_args, table_optimizer
 from diurnal.model.tables import embedding_bag_configs
 from diurnal.model.twin import Twin
@@ -40,8 +40,8 @@ def dense_parameters(model: Dlrm) -> dict[str, torch.nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if not name.startswith("tables.")}
 
 
-def mean_loss(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-    return weighted_bce(logits, batch.labels, batch.weights) / batch.weights.sum()
+def mean_loss(logits: torch.Tensor, batch: Batch, config: Config) -> torch.Tensor:
+    return weighted_losses(logits, batch, config.dataset.tasks) / batch.weights.sum()
 
 
 @pytest.mark.parametrize("model", [Model(bottom=(8,), over=(8, 4)), Model(self_interaction=True, concat="all")])
@@ -68,7 +68,7 @@ def test_training_with_our_table_optimizers_is_the_twin(
         batch = make_batch(step)
         logits = model(batch.dense, batch.sparse)
         model.zero_grad()
-        mean_loss(logits, batch).backward()
+        mean_loss(logits, batch, config).backward()
         tables.step()
         others.step()
         assert_same(twin.train_step(batch), logits.detach())
@@ -109,7 +109,7 @@ def test_training_with_the_fused_kernels_is_the_twin(
         tables.zero_grad()
         others.zero_grad()
         logits = model(batch.dense, batch.sparse)
-        mean_loss(logits, batch).backward()
+        mean_loss(logits, batch, config).backward()
         others.step()
         assert_same(twin.train_step(batch), logits.detach())
     for name, weight in weights.items():
@@ -140,6 +140,7 @@ def test_padding_does_not_change_the_update(make_config: MakeConfig, make_batch:
         step=0,
         num_rows=real,
         counts=padded.counts,
+        task_labels=padded.task_labels[:, :real],
     )
     one, two = Twin(config), Twin(config)
     one.train_step(padded)
@@ -149,6 +150,7 @@ def test_padding_does_not_change_the_update(make_config: MakeConfig, make_batch:
 
 
 def test_it_learns(make_config: MakeConfig, make_batch: MakeBatch) -> None:
-    twin, batch = Twin(make_config(optim=optim("rowwise_adagrad", "adam")), torch.float64), make_batch(0)
-    losses = [mean_loss(twin.train_step(batch).float(), batch).item() for _ in range(30)]
+    config, batch = make_config(optim=optim("rowwise_adagrad", "adam")), make_batch(0)
+    twin = Twin(config, torch.float64)
+    losses = [mean_loss(twin.train_step(batch).float(), batch, config).item() for _ in range(30)]
     assert losses[-1] < losses[0] / 2
