@@ -73,7 +73,7 @@ class Pass:
         return Pass(metrics, np.zeros(len(learner.count_names), np.int64))
 
     def add_scores(self, logits: torch.Tensor, batch: Batch) -> None:
-        """Adds what the model answered to a batch: (B, 1 + T) logits. Negatives stand for those that are dropped, too."""
+        """Adds what the model answered to a batch: (B, 1 + T) logits. Negatives stand for those that are dropped."""
         weights = batch.metric_weights
         for index, of_task in enumerate(self.tasks.values()):
             of_task.update(logits[:, 1 + index], *labelled(batch.task_labels[index], weights))

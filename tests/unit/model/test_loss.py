@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
-from typing import cast
 
+import numpy as np
 import pytest
 import torch
+from torchrec import KeyedJaggedTensor
 
 from diurnal.config import Task
 from diurnal.data.batch import Batch
@@ -65,9 +65,22 @@ def test_a_logit_that_is_not_finite_shows_whatever_it_weighs(bad: float, label: 
     assert not math.isfinite(loss.item())
 
 
-def batch_of(labels: list[float], *task_labels: list[float], weights: list[float]) -> Batch:
-    rows = {"labels": labels, "weights": weights, "task_labels": task_labels}
-    return cast(Batch, SimpleNamespace(**{name: torch.tensor(values) for name, values in rows.items()}))
+def batch_of(
+    labels: list[float], *task_labels: list[float], weights: list[float], kept_negatives: float = 1.0
+) -> Batch:
+    num_rows = len(labels)
+    return Batch(
+        dense=torch.zeros(num_rows, 1),
+        sparse=KeyedJaggedTensor.empty(),
+        labels=torch.tensor(labels),
+        weights=torch.tensor(weights),
+        row_index=torch.arange(num_rows),
+        step=0,
+        num_rows=num_rows,
+        counts=np.zeros(0, np.int64),
+        task_labels=torch.tensor(task_labels),
+        kept_negatives=kept_negatives,
+    )
 
 
 def test_losses_of_tasks_are_those_of_the_rows_that_have_them() -> None:
@@ -85,6 +98,15 @@ def test_losses_of_tasks_are_those_of_the_rows_that_have_them() -> None:
     assert logits.grad[:, 2].tolist() == [0.0] * 4
     assert logits.grad[[0, 2], 1].tolist() == [0.0, 0.0]
     assert logits.grad[1, 1].item() == pytest.approx(0.25 * 2.0 * (1 / (1 + math.exp(-0.7)) - 1), rel=1e-6)
+
+
+def test_negatives_that_are_kept_stand_for_others_in_the_losses_of_tasks() -> None:
+    labels, of_task, weights = [1.0, 0.0, 0.0], [0.0, 1.0, math.nan], [1.0, 2.0, 3.0]
+    logits = torch.tensor([[0.3, 1.0], [-2.0, 0.7], [1.5, -3.0]])
+    loss = weighted_losses(logits, batch_of(labels, of_task, weights=weights, kept_negatives=0.25), [Task(name="kept")])
+    alone = weighted_bce(logits[:, 0] - math.log(0.25), torch.tensor(labels), torch.tensor(weights))
+    others = weighted_bce(logits[:2, 1], torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0 / 0.25]))
+    assert loss.item() == pytest.approx((alone + others).item(), rel=1e-6)
 
 
 def test_a_logit_of_a_task_that_is_not_finite_is_seen_in_rows_without_its_label() -> None:
