@@ -18,15 +18,17 @@ from diurnal.testing_daily import (
     daily,
     day_of,
     outcome,
-    rows_learned,
+    notes_of,
     same_tensors,
-    scales_price,
     states_of,
     versions_of,
     write_days,
 )
 
+NUM_DAYS = 4
 KEPT = {"checkpoint": {"keep_versions": 1}}
+
+Both = tuple[Config, Config, list[str]]
 
 
 def asked(log: Path) -> list[str]:
@@ -35,10 +37,10 @@ def asked(log: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def both(object_store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Config, list[str]]:
-    """The same five days, the fourth of which is held, in folders and in a bucket; and what the server was asked for
+def both(object_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Both:
+    """The same days in folders and in a bucket, with all that is kept of the model; and what the server was asked for
     the last of them."""
-    days = write_days(tmp_path_factory.mktemp("days"), 5, {3: scales_price})
+    days = write_days(tmp_path_factory.mktemp("days"), NUM_DAYS)
     remote, _ = fs.FileSystem.from_uri("s3://log")
     fs.copy_files(str(days), "log/days", destination_filesystem=remote)
     here, notes = config_of(days, tmp_path_factory.mktemp("here"), KEPT), tmp_path_factory.mktemp("there")
@@ -46,21 +48,28 @@ def both(object_store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     environment["TMPDIR"] = str(notes)
     daily(here)
-    daily(there, asked=Asked(last=day_of(3)), environment=environment)
+    said = daily(there, asked=Asked(last=day_of(NUM_DAYS - 2)), environment=environment)["said"]
     before = len(asked(object_store))
-    daily(there, environment=environment)
+    said += daily(there, environment=environment)["said"]
+    (notes / "said").write_text("\n".join(said))
     return here, there, asked(object_store)[before:]
 
 
-def test_the_same_rows_make_the_same_versions(both: tuple[Config, Config, list[str]]) -> None:
+def test_the_same_rows_make_the_same_versions(both: Both) -> None:
     here, there, _ = both
-    assert states_of(there) == ["promoted", "promoted", "promoted", "held", "promoted"]
+    assert states_of(there) == ["promoted"] * NUM_DAYS
     assert outcome(there) == outcome(here)
-    np.testing.assert_array_equal(rows_learned(there, 4), rows_learned(here, 4))
-    assert all(same_tensors(there, number, here, number) for number in versions_of(here))
+    for kind in ("learned", "seen"):
+        files = sorted(path.relative_to(notes_of(here)) for path in (notes_of(here) / kind).rglob("*.npy"))
+        assert len(files) > 40
+        for file in files:
+            np.testing.assert_array_equal(np.load(notes_of(there) / file), np.load(notes_of(here) / file))
+    assert (notes_of(there) / "scored").read_text() == (notes_of(here) / "scored").read_text()
+    assert list(versions_of(there)) == [2, 3, 4]
+    assert all(same_tensors(there, number, here, number) for number in (2, 4))
 
 
-def test_what_goes_from_the_folder_goes_from_the_bucket(both: tuple[Config, Config, list[str]]) -> None:
+def test_what_goes_from_the_folder_goes_from_the_bucket(both: Both) -> None:
     here, there, _ = both
     in_bucket = ObjectPath.of(f"{there.storage}/{there.name}").files()
     root = Path(here.storage, here.name)
@@ -70,18 +79,21 @@ def test_what_goes_from_the_folder_goes_from_the_bucket(both: tuple[Config, Conf
     assert {path.split("/")[0] for path in in_folder} == {"versions", "slices", "past", "plans"}
 
 
-def test_a_day_takes_few_listings(both: tuple[Config, Config, list[str]]) -> None:
+def test_a_day_takes_few_listings(both: Both) -> None:
     *_, requests = both
-    of_models = [r for r in requests if "list-type=2" in r and "prefix=models" in r]
-    assert 0 < len(of_models) <= 30, of_models
+    of_models = [request for request in requests if "list-type=2" in request and "prefix=models" in request]
+    commits = [request for request in requests if re.fullmatch(r"PUT /log/models/tiny/versions/\S+/COMMIT", request)]
+    removed = [request for request in requests if request == "POST /log?delete"]
+    assert len(commits) == 4, "three resume points and a version"
+    # One to see that a commit is whole, and one for what it leaves over; one for each folder that goes; those of a start.
+    assert 2 * len(commits) < len(of_models) <= 2 * len(commits) + len(removed) + 6, of_models
 
 
-def test_the_secret_is_nowhere(both: tuple[Config, Config, list[str]], object_store: Path) -> None:
+def test_the_secret_is_nowhere(both: Both, object_store: Path) -> None:
     _, there, _ = both
     secret = os.environ["AWS_SECRET_ACCESS_KEY"].encode()
-    notes = Path(there.ledger.url.removeprefix("sqlite:///")).parent
-    files = [path for path in notes.rglob("*") if path.is_file()]
-    assert files
+    files = [path for path in notes_of(there).rglob("*") if path.is_file()]
+    assert {"ledger.db", "said", "past.json"} <= {path.name for path in files}
     assert not [path for path in files if secret in path.read_bytes()]
     root = ObjectPath.of("s3://log/models")
     assert not [path for path in root.files() if secret in (root / path).read_bytes()]
