@@ -191,7 +191,9 @@ class Bucket:
         wrong = [path for path, record in files.items() if there.get(path) != record.bytes]
         if wrong:
             sizes = f"{there.get(wrong[0])} bytes instead of {files[wrong[0]].bytes}"
-            raise OSError(errno.EIO, f"{len(wrong)} objects were not written as sent: {directory / wrong[0]} has {sizes}")
+            raise OSError(
+                errno.EIO, f"{len(wrong)} objects were not written as sent: {directory / wrong[0]} has {sizes}"
+            )
         self.put(directory / COMMIT, text)
 
     def folders(self) -> dict[ObjectPath, bool]:

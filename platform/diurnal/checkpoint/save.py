@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from diurnal.checkpoint.manifest import Contract, Lineage, Manifest, Provenance, config_hash, schema_hash
+from diurnal.checkpoint.media import FileRecord
 from diurnal.checkpoint.points import reached
 from diurnal.checkpoint.state import Sections, TrainState
-from diurnal.checkpoint.media import FileRecord
 from diurnal.checkpoint.store import Store, Version
 from diurnal.checkpoint.tensors import Named, write
 from diurnal.data.objects import Place

@@ -8,6 +8,7 @@ import io
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import IO, Any, cast
 
 import pyarrow as pa
@@ -141,7 +142,7 @@ class ObjectReader(FileSystemReader):
         # Neighbours stay together, since each share opens the objects that it reads.
         items = sorted(plan.items, key=where)
         cuts = [len(items) * i // _READERS for i in range(_READERS + 1)]
-        shares = [dcp.LoadPlan(items[a:b]) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+        shares = [dcp.LoadPlan(items[a:b]) for a, b in pairwise(cuts) if a < b]
         with ThreadPoolExecutor(_READERS) as pool:
             for done in pool.map(lambda share: FileSystemReader.read_data(self, share, planner), shares):
                 done.wait()

@@ -86,18 +86,13 @@ class Named:
         return next(part.tensor for part in self.parts if part.offsets == tuple(index.offset or ()))
 
 
-def write(
-    folder: Place, tensors: Mapping[str, Named], group: dist.ProcessGroup | None = None
-) -> dict[str, FileRecord]:
+def write(folder: Place, tensors: Mapping[str, Named], group: dist.ProcessGroup | None = None) -> dict[str, FileRecord]:
     """Writes the parts of all ranks into a fresh folder, and waits until they are on disk. A collective call.
 
     Returns:
         What this rank has sent to an object store, by name; nothing where it can be read again from a disk.
     """
-    if isinstance(folder, ObjectPath):
-        writer = ObjectWriter(folder)
-    else:
-        writer = dcp.FileSystemWriter(folder, overwrite=False)
+    writer = ObjectWriter(folder) if isinstance(folder, ObjectPath) else dcp.FileSystemWriter(folder, overwrite=False)
     dcp.save(dict(tensors), storage_writer=writer, planner=_SavePlanner(), process_group=group)
     return writer.sent if isinstance(writer, ObjectWriter) else {}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -131,10 +131,8 @@ class ObjectPath:
 
     def remove(self) -> None:
         """Deletes all objects below, a thousand a request."""
-        try:
+        with suppress(FileNotFoundError):  # nothing is below
             self._store().delete_dir(self.key)
-        except FileNotFoundError:  # nothing is below
-            pass
 
     def refuse_no_bucket(self) -> None:
         """A bucket that does not exist is listed like an empty one.

@@ -115,7 +115,9 @@ def test_a_login_in_the_url_is_refused_and_not_repeated(setting: str) -> None:
     assert setting in str(refused.value)
 
 
-@pytest.mark.parametrize("url", ["gs://log/models", "s3://log/models?region=x", "s3://", "s3://log/a/../b", "s3://log//a"])
+@pytest.mark.parametrize(
+    "url", ["gs://log/models", "s3://log/models?region=x", "s3://", "s3://log/a/../b", "s3://log//a"]
+)
 def test_a_storage_is_a_folder_or_a_plain_url_of_an_object_store(url: str) -> None:
     with pytest.raises(ConfigError, match=r"storage\n.*\n.*a folder, or s3://BUCKET/PREFIX"):
         load_config([ROOT / "jobs/configs/synthetic.toml"], [f"storage='{url}'"])
