@@ -19,11 +19,13 @@ import numpy as np
 import pytest
 import torch
 
+from diurnal.checkpoint import tensors
 from diurnal.checkpoint.load import load
 from diurnal.checkpoint.manifest import Lineage, Position
 from diurnal.checkpoint.save import save
 from diurnal.checkpoint.state import TrainState
 from diurnal.checkpoint.store import FileRecord, Store
+from diurnal.checkpoint.tensors import Folder, Named, Part
 from diurnal.data.objects import ObjectPath
 from diurnal.data.past_files import COPIES, FACTS, open_past
 from diurnal.errors import CheckpointError
@@ -115,6 +117,19 @@ def test_a_version_is_the_one_of_a_folder_at_any_world_size(
     assert len(reads) > 2 * len([path for path in of_tensors if path.endswith(".distcp")])
 
 
+def test_a_rank_fetches_the_chunks_of_its_rows_and_no_others(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "MAX_CHUNK_BYTES", 4_000)
+    table, folder = torch.arange(8_000.0).reshape(1_000, 8), ObjectPath.of("s3://log/chunks")
+    sent = tensors.write(folder, {"table": Named.whole(table).share(0, 1)})
+    assert sent == {path: FileRecord.of(folder / path) for path in folder.files()}
+    mine = torch.zeros(200, 8)
+    with server.asking() as asked:
+        Folder(folder).read({"table": Named((1_000, 8), [Part((250, 0), mine)])})
+    assert torch.equal(mine, table[250:450])
+    reads = [request for request in asked if request.startswith("GET") and ".distcp" in request]
+    assert reads == ["GET /log/chunks/__0_0.distcp 206"] * 2, "rows 250 to 499, in two of eight chunks"
+
+
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_kill_before_the_commit_record_leaves_no_version(server: Server, killed: int) -> None:
     storage = f"s3://log/killed/{killed}"
@@ -175,8 +190,10 @@ def test_a_commit_that_did_not_come_to_lie_there_as_sent_is_none(stores: tuple[S
 
 
 def test_a_bucket_that_is_not_there_is_one_fault_of_the_storage(server: Server) -> None:
-    with pytest.raises(CheckpointError, match=r"storage\n  found: s3://no-bucket/models/.*there is no bucket no-bucket"):
-        Store("s3://no-bucket/models", "tiny").versions()
+    store = Store("s3://no-bucket/models", "tiny")
+    for action in (store.versions, store.at("1/1-1.1").manifest, store.at("1/1-1.1").files):
+        with pytest.raises(CheckpointError, match=r"storage\n  found: s3://no-bucket/models/.*is no bucket no-bucket"):
+            action()
 
 
 class _Refusing(BaseHTTPRequestHandler):

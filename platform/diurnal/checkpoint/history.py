@@ -66,9 +66,8 @@ class History:
         """Makes visible what was committed under this very lease and not published yet, because a worker died between
         the two."""
         known = {commit.path for commit in self.commits()}
-        missed = [version for version in self.store.commits() if self.store.path_of(version) not in known]
         adopted = []
-        for version in missed:
+        for version in self.store.commits(known):
             if version.manifest().lineage.token == lease.token:
                 # It may have been withdrawn, and only its folder stayed.
                 with suppress(ValueError):

@@ -60,7 +60,12 @@ class Version:
             raise self._gone()
         return {path: FileRecord(**record) for path, record in commit["files"].items()}
 
-    def _gone(self) -> CheckpointError:
+    def _gone(self) -> Exception:
+        if isinstance(self.directory, ObjectPath):
+            try:
+                self.directory.refuse_no_bucket()
+            except OSError as error:
+                return _of_store(self.directory, error)
         rule = "a commit that the ledger knows is in the storage, whole"
         fix = "restore it from a copy, or give the model another name, which starts a new lineage"
         return CheckpointError([Fault(str(self.directory), "not there, or not whole", rule, fix)])
@@ -124,13 +129,16 @@ class Store:
         self._medium.seal(directory, listed, json.dumps(record, indent=1))
         return Version(manifest.lineage.number, directory)
 
-    def commits(self) -> list[Version]:
+    def commits(self, known: Collection[str] = ()) -> list[Version]:
         """All whole commits, in the order in which they were begun.
+
+        Args:
+            known: paths, as of `path_of`, that are left out, and not looked at.
 
         Raises:
             CheckpointError: an object store does not answer, or not to this login.
         """
-        return [Version(number, path) for number, paths in sorted(self._committed().items()) for path in paths]
+        return [Version(number, path) for number, paths in sorted(self._committed(known).items()) for path in paths]
 
     def versions(self) -> list[Version]:
         """The whole versions, by number. Of several of one number, the one of the latest attempt counts.
@@ -227,11 +235,12 @@ class Store:
         versions = (Version(number, path) for path in reversed(paths))
         return next((v for v in versions if v.manifest().lineage.position.is_final), None)
 
-    def _committed(self) -> dict[int, list[Place]]:
+    def _committed(self, known: Collection[str] = ()) -> dict[int, list[Place]]:
         found: dict[int, list[Place]] = {}
+        passed = {self.root / path for path in known}
         try:
             folders = [path for path, has_commit in self._medium.folders().items() if has_commit]
-            for path in sorted(folders, key=_age):
+            for path in sorted((path for path in folders if path not in passed), key=_age):
                 if path.parent.name.isdecimal() and _read_commit(path) is not None:
                     found.setdefault(int(path.parent.name), []).append(path)
         except OSError as error:

@@ -27,7 +27,8 @@ def tracking_uri(config: Config) -> str:
         return uri
     if "://" in config.storage:
         must = "the tracking database is a local file beside a local storage, or a server"
-        raise ConfigError([Fault("tracking.uri", "nothing", must, "set tracking.uri, or tracking.enabled = false")])
+        fix = "set tracking.uri, to sqlite:///FILE or a server's, or tracking.enabled = false"
+        raise ConfigError([Fault("tracking.uri", "nothing", must, fix)])
     return f"sqlite:///{Path(config.storage).absolute() / 'mlflow.db'}"
 
 
