@@ -88,7 +88,13 @@ def write_day(
     return day
 
 
-def config_of(days: Path, storage: Path, changes: dict[str, Any] | None = None) -> Config:
+def notes_of(config: Config) -> Path:
+    """Folder of what is written down of a run: the storage, or that of a ledger's file beside a URL."""
+    is_url = "://" in config.storage
+    return Path(config.ledger.url.removeprefix("sqlite:///")).parent if is_url else Path(config.storage)
+
+
+def config_of(days: Path | str, storage: Path | str, changes: dict[str, Any] | None = None) -> Config:
     """Every comparison of healthy versions ends in a promotion, whatever noise so few rows have."""
     settings: dict[str, Any] = {
         "data": {"path": str(days), "batch_rows": 40, "streams": 4, "task_rows": 200},
@@ -122,7 +128,7 @@ class Recorded(WorkerSequence):
 
     def _on_learned(self, progress: Progress) -> Any:
         on_step = super()._on_learned(progress)
-        folders = [Path(self._config.storage, kind, str(progress.fit.number)) for kind in ("learned", "seen")]
+        folders = [notes_of(self._config) / kind / str(progress.fit.number) for kind in ("learned", "seen")]
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -136,7 +142,7 @@ class Recorded(WorkerSequence):
         return recorded
 
     def _score(self, plan: Any, feed: Any, trial: Any = None, mode: Any = "score") -> Any:
-        with Path(self._config.storage, "scored").open("a") as file:
+        with (notes_of(self._config) / "scored").open("a") as file:
             file.write(f"{plan.increment_id} {mode} {plan.num_rows} {Path(plan.increment.past).name}\n")
         return super()._score(plan, feed, trial, mode)
 
@@ -262,7 +268,7 @@ def lineage_of(config: Config, number: int) -> list[int]:
 
 def rows_learned(config: Config, number: int) -> np.ndarray:
     """Sorted tags of all rows along a version's lineage, as often as they were learned."""
-    files = [f for n in lineage_of(config, number) for f in Path(config.storage, "learned", str(n)).glob("*.npy")]
+    files = [f for n in lineage_of(config, number) for f in (notes_of(config) / "learned" / str(n)).glob("*.npy")]
     return np.sort(np.concatenate([np.load(file) for file in files]))
 
 

@@ -33,6 +33,7 @@ CHART = Path(__file__).parents[2] / "helm" / "diurnal"
         ('networkPolicy.peers.dns=[{"namespace": "x"}]', "/networkPolicy/peers/dns/0"),
         ("data.path=build/data", "/data/path"),
         ("secrets.ray=Not A Name", "/secrets/ray"),
+        ("storage.url=s3://me:secret@models", "/storage/url"),
     ],
 )
 def test_the_schema_refuses(chart, value, where):
@@ -54,6 +55,8 @@ def test_the_schema_refuses(chart, value, where):
         (("cluster.train.workers=2",), "less than its 2 workers reserve, 2 CPUs"),
         (("cluster.data.cpu=1",), "2 workers read with 2 CPUs, and cluster.data has max 1 pods x 1 CPUs"),
         (("storage.oneNode=false",), "holds on one node alone"),
+        (("storage.url=s3://models", "storage.claim=mine", "data.path=s3://logs"), "fix: give one of them"),
+        (("storage.url=s3://models", "data.path=/var/lib/diurnal/days"), "no pod has a folder"),
         (("postgresql.mode=external",), "fix: postgresql.host"),
         (("postgresql.host=db",), "postgresql.mode is bundled"),
         (("mlflow.mode=external",), "fix: mlflow.uri"),

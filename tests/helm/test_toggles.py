@@ -213,6 +213,18 @@ def test_volumes(chart, pods_of):
         assert claims == {"storage": {"claimName": "mine"}, "data": {"claimName": "days", "readOnly": True}}
 
 
+def test_a_storage_in_an_object_store_needs_no_volume(chart, pods_of):
+    url = "s3://models/clicks"
+    objects = chart.objects("trial", f"storage.url={url}", "storage.oneNode=false", "data.path=s3://logs/clicks")
+    assert not [d for d in of_kind(objects, "PersistentVolumeClaim") if "storage" in d["metadata"]["name"]]
+    (config,) = [d["data"]["cluster.toml"] for d in objects if "cluster.toml" in d.get("data", {})]
+    assert f'storage = "{url}"' in config
+    for part in ("head", "data", "train"):
+        pod = pods_of(objects)[part]["spec"]
+        assert "storage" not in {volume["name"] for volume in pod["volumes"]}
+        assert "storage" not in {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
+
+
 def test_fault_tolerance(chart):
     values = ("cluster.faultTolerance.redisAddress=redis:6379", "cluster.faultTolerance.secret=redis")
     options = spec(chart.objects("trial", *values), "RayCluster")["gcsFaultToleranceOptions"]

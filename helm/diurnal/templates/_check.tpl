@@ -35,7 +35,8 @@
 {{- if and .Values.data.claim (not (hasPrefix "/var/lib/diurnal-data" $asked.dataPath)) -}}
 {{- fail (printf "data.claim is mounted at /var/lib/diurnal-data, and the data are at %q; fix: data.path" $asked.dataPath) -}}
 {{- end -}}
-{{- if and (hasPrefix "/" $asked.dataPath) (not .Values.data.claim) (not (hasPrefix "/var/lib/diurnal/" $asked.dataPath)) -}}
+{{- $isBelowStorage := and (hasPrefix "/var/lib/diurnal/" $asked.dataPath) (not .Values.storage.url) -}}
+{{- if and (hasPrefix "/" $asked.dataPath) (not .Values.data.claim) (not $isBelowStorage) -}}
 {{- fail (printf "no pod has a folder %q; fix: data.claim, or data.path below the storage, /var/lib/diurnal" $asked.dataPath) -}}
 {{- end -}}
 {{- end }}
@@ -69,7 +70,10 @@
 {{- if gt (float64 $readers) (float64 (mul (int $data.max) (int $data.cpu))) -}}
 {{- fail (printf "%d workers read with %v CPUs, and cluster.data has max %d pods x %d CPUs; fix: raise cluster.data.max, or lower data.read_cpus of config.run" (int $asked.max) $readers (int $data.max) (int $data.cpu)) -}}
 {{- end -}}
-{{- if and (eq .Values.storage.accessMode "ReadWriteOnce") (not .Values.storage.oneNode) -}}
+{{- if and .Values.storage.url .Values.storage.claim -}}
+{{- fail "versions are at storage.url or on the volume of storage.claim; fix: give one of them" -}}
+{{- end -}}
+{{- if and (not .Values.storage.url) (eq .Values.storage.accessMode "ReadWriteOnce") (not .Values.storage.oneNode) -}}
 {{- fail "storage.accessMode ReadWriteOnce holds on one node alone: versions would be lost to the others; fix: ReadWriteMany, or storage.oneNode=true where the cluster has one node" -}}
 {{- end -}}
 {{- end }}

@@ -7,7 +7,7 @@ schema.toml: |2
   {{- .Values.config.schema | nindent 2 }}
 cluster.toml: |
   # Written by the chart.
-  storage = "/var/lib/diurnal"
+  storage = {{ .Values.storage.url | default "/var/lib/diurnal" | toJson }}
 
   [data]
   schema_file = "/etc/diurnal/schema.toml"

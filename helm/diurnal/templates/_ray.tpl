@@ -72,7 +72,9 @@ spec:
       volumeMounts:
         {{- include "diurnal.configMounts" $root | nindent 8 }}
         - {name: shm, mountPath: /dev/shm}
+        {{- if not $root.Values.storage.url }}
         - {name: storage, mountPath: /var/lib/diurnal}
+        {{- end }}
         {{- if $root.Values.data.claim }}
         - {name: data, mountPath: /var/lib/diurnal-data, readOnly: true}
         {{- end }}
@@ -87,8 +89,10 @@ spec:
       emptyDir:
         medium: Memory
         sizeLimit: {{ add (include "diurnal.bytes" $group.objectStore | int64) 536870912 | quote }}
+    {{- if not $root.Values.storage.url }}
     - name: storage
       persistentVolumeClaim: {claimName: {{ include "diurnal.storageClaim" $root }}}
+    {{- end }}
     {{- with $root.Values.data.claim }}
     - name: data
       persistentVolumeClaim: {claimName: {{ . }}, readOnly: true}

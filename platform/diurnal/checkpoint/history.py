@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from diurnal.checkpoint.store import Store, Version
+from diurnal.data.objects import Place
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.lease import Lease
 from diurnal.ledger.records import Commit, VersionRecord
@@ -65,9 +66,8 @@ class History:
         """Makes visible what was committed under this very lease and not published yet, because a worker died between
         the two."""
         known = {commit.path for commit in self.commits()}
-        missed = [version for version in self.store.commits() if self.store.path_of(version) not in known]
         adopted = []
-        for version in missed:
+        for version in self.store.commits(known):
             if version.manifest().lineage.token == lease.token:
                 # It may have been withdrawn, and only its folder stayed.
                 with suppress(ValueError):
@@ -102,15 +102,17 @@ class History:
         gone = {commit.path for commit in points} - {commit.path for commit in kept_points}
         lease.withdraw(gone)
         kept = {self.store.root / commit.path for commit in commits if commit.path not in gone}
-        leftovers = [
-            left.directory
-            for left in self.store.leftovers(kept)
-            if left.number <= done
-            or (left.number == newest.number and left.attempt < newest.attempt)
-            or self.store.path_of(left) in gone
-        ]
+        leftovers: list[Place] = []
+        # What can not be found or deleted now is left over once more when the next commit is published.
+        with suppress(OSError):
+            leftovers += [
+                left.directory
+                for left in self.store.leftovers(kept)
+                if left.number <= done
+                or (left.number == newest.number and left.attempt < newest.attempt)
+                or self.store.path_of(left) in gone
+            ]
         for directory in leftovers:
-            # What can not be deleted now is left over once more when the next commit is published.
             with suppress(OSError):
                 self.store.remove(directory)
         return len(leftovers)

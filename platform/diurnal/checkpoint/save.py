@@ -6,14 +6,11 @@ training goes on.
 
 from __future__ import annotations
 
-import errno
-import shutil
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
@@ -21,10 +18,12 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from diurnal.checkpoint.manifest import Contract, Lineage, Manifest, Provenance, config_hash, schema_hash
+from diurnal.checkpoint.media import FileRecord
 from diurnal.checkpoint.points import reached
 from diurnal.checkpoint.state import Sections, TrainState
-from diurnal.checkpoint.store import FileRecord, Store, Version
+from diurnal.checkpoint.store import Store, Version
 from diurnal.checkpoint.tensors import Named, write
+from diurnal.data.objects import Place
 from diurnal.errors import CheckpointError, Fault
 from diurnal.sharding.parallel import Parallel
 from diurnal.stack import library_versions
@@ -210,18 +209,20 @@ def _write(store: Store, snapshot: Snapshot, lineage: Lineage, group: dist.Proce
     rank = dist.get_rank(group)
     _refuse_without_room(store, snapshot, group)
     directory = _on_first_rank(group, lambda: store.begin(lineage.number, lineage.attempt, lineage.position.steps))
+    written: dict[str, FileRecord] = {}
     try:
         reached("checkpoint/before-shards", rank)
         for section, tensors in snapshot.sections.items():
-            write(directory / section, {name: share for name, share in tensors.items() if share.parts}, group)
+            shares = {name: share for name, share in tensors.items() if share.parts}
+            written |= {f"{section}/{name}": file for name, file in write(directory / section, shares, group).items()}
         reached("checkpoint/before-commit", rank)
-        files, hyperparameters = _of_all_ranks(directory, snapshot, group)
+        files, hyperparameters = _of_all_ranks(store, directory, written, snapshot, group)
         version = _on_first_rank(
             group, lambda: store.commit(directory, describe(snapshot, lineage, hyperparameters, now()), files)
         )
     except (OSError, CheckpointException):
         if rank == 0:
-            shutil.rmtree(directory, ignore_errors=True)
+            store.discard(directory)
         raise
     reached("checkpoint/committed", rank)
     return version
@@ -232,25 +233,21 @@ def _refuse_without_room(store: Store, snapshot: Snapshot, group: dist.ProcessGr
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     needed = needed.to(device)
     dist.all_reduce(needed, group=group)
-
-    def look() -> None:
-        free_bytes = shutil.disk_usage(store.root).free
-        if free_bytes < needed.item():
-            raise OSError(errno.ENOSPC, f"{needed.item():,} bytes are to be written, {free_bytes:,} are free")
-
-    _on_first_rank(group, look)
+    _on_first_rank(group, lambda: store.refuse_without_room(int(needed.item())))
 
 
 def _of_all_ranks(
-    directory: Path, snapshot: Snapshot, group: dist.ProcessGroup | None
+    store: Store,
+    directory: Place,
+    written: dict[str, FileRecord],
+    snapshot: Snapshot,
+    group: dist.ProcessGroup | None,
 ) -> tuple[dict[str, FileRecord], dict[str, dict[str, Any]]]:
     """Checksums of all files, each computed by the rank that wrote it; and what the optimizers of all ranks use."""
     rank = dist.get_rank(group)
-    patterns = [f"*/__{rank}_*", *(["*/.metadata"] if rank == 0 else [])]
     mine: dict[str, FileRecord] | OSError
     try:
-        paths = [path for pattern in patterns for path in directory.glob(pattern)]
-        mine = {path.relative_to(directory).as_posix(): FileRecord.of(path) for path in paths}
+        mine = store.records(directory, rank, written)
     except OSError as error:
         mine = error
     gathered: list[Any] = [None] * dist.get_world_size(group)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,6 +19,10 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+from diurnal.checkpoint.media import FileRecord
+from diurnal.checkpoint.shards import ObjectReader, ObjectWriter
+from diurnal.data.objects import ObjectPath, Place
 
 MAX_CHUNK_BYTES = 16 * 1024**2
 """Parts are written in chunks of rows of this size, so that a rank which needs some of them reads no others."""
@@ -83,17 +86,22 @@ class Named:
         return next(part.tensor for part in self.parts if part.offsets == tuple(index.offset or ()))
 
 
-def write(folder: Path, tensors: Mapping[str, Named], group: dist.ProcessGroup | None = None) -> None:
-    """Writes the parts of all ranks into a fresh folder, and waits until they are on disk. A collective call."""
-    writer = dcp.FileSystemWriter(folder, overwrite=False)
+def write(folder: Place, tensors: Mapping[str, Named], group: dist.ProcessGroup | None = None) -> dict[str, FileRecord]:
+    """Writes the parts of all ranks into a fresh folder, and waits until they are on disk. A collective call.
+
+    Returns:
+        What this rank has sent to an object store, by name; nothing where it can be read again from a disk.
+    """
+    writer = ObjectWriter(folder) if isinstance(folder, ObjectPath) else dcp.FileSystemWriter(folder, overwrite=False)
     dcp.save(dict(tensors), storage_writer=writer, planner=_SavePlanner(), process_group=group)
+    return writer.sent if isinstance(writer, ObjectWriter) else {}
 
 
 class Folder:
     """Tensors that were written, by any number of ranks. No collective calls: each rank reads what it wants."""
 
-    def __init__(self, folder: Path) -> None:
-        self._reader = dcp.FileSystemReader(folder)
+    def __init__(self, folder: Place) -> None:
+        self._reader = ObjectReader(folder) if isinstance(folder, ObjectPath) else dcp.FileSystemReader(folder)
         self._metadata = self._reader.read_metadata()
         self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
         self.shapes: dict[str, tuple[int, ...]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -13,6 +14,8 @@ from diurnal.config.section import Broken, Count, Name, NotNegative, Positive, S
 
 MAX_SLICED_IDS = 65536
 """Rows of the table of a feature that `metrics.slices` names: sums are kept for each of them, 56 bytes."""
+
+_OBJECT_STORE = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.{1,2}(/|$))[A-Za-z0-9._=-]+)*/?")
 
 Placement = Literal["table_wise", "row_wise", "column_wise", "data_parallel"]
 OnBadFile = Literal["refuse", "quarantine"]
@@ -219,7 +222,8 @@ class Config(Section):
     """The model's name: folder of its versions, MLflow experiment, lease."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     storage: str = "build/storage"
-    """Folder of all versions: `<storage>/<name>/versions/<number>/`."""
+    """Folder of all versions: `<storage>/<name>/versions/<number>/`; or `s3://BUCKET/PREFIX`, with `ledger.url` and
+    `tracking.uri` given, since databases cannot be there."""
     data: Data
     model: Model = Model()
     optim: Optim = Optim()
@@ -247,11 +251,21 @@ class Config(Section):
 
     @rule
     def _credentials_come_from_the_environment(self) -> Iterator[Broken]:
-        scheme, separator, rest = self.data.path.partition("://")
-        login, at, place = rest.partition("/")[0].rpartition("@")
-        if separator and at and login:
-            must = "a URL without a login: credentials come from the environment, as AWS_ACCESS_KEY_ID"
-            yield Broken(f"{scheme}://***@{place}...", must, "remove what stands before the @", ("data", "path"))
+        for url, where in ((self.data.path, ("data", "path")), (self.storage, ("storage",))):
+            scheme, separator, rest = url.partition("://")
+            login, at, place = rest.partition("/")[0].rpartition("@")
+            if separator and at and login:
+                must = "a URL without a login: credentials come from the environment, as AWS_ACCESS_KEY_ID"
+                yield Broken(f"{scheme}://***@{place}...", must, "remove what stands before the @", where)
+
+    @rule
+    def _a_storage_that_is_a_url_is_in_an_object_store(self) -> Iterator[Broken]:
+        _, separator, rest = self.storage.partition("://")
+        has_login = "@" in rest.partition("/")[0]
+        if separator and not has_login and not _OBJECT_STORE.fullmatch(self.storage):
+            must = "a folder, or s3://BUCKET/PREFIX with letters, digits and . _ - = in the prefix, and no options"
+            fix = "correct it; the endpoint of another store than Amazon's comes from AWS_ENDPOINT_URL"
+            yield Broken(self.storage.partition("?")[0], must, fix, ("storage",))
 
     @rule
     def _batch_is_dealt_evenly_into_streams(self) -> Iterator[Broken]:

@@ -9,8 +9,10 @@ same rows, in whatever order and pieces.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
+import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -28,8 +30,9 @@ from diurnal.config import Schema
 from diurnal.data.arrow import column, hash_strings, is_null, view_of
 from diurnal.data.columns import declared_columns, is_list, is_string
 from diurnal.data.hashing import hash_int64, mix64
+from diurnal.data.objects import ObjectPath
 from diurnal.data.partitions import HeldOut, Increment, ParquetFile, open_filesystem
-from diurnal.errors import DataError, Fault
+from diurnal.errors import CheckpointError, DataError, Fault
 
 GROUP_ROWS = 65_536
 """Rows of a row group of a slice, and rows that are looked at together."""
@@ -83,14 +86,17 @@ def sweep_slices(folder: str, named: Collection[str], increments: Collection[str
         named: names of files that a version tells of.
         increments: names of those that are at work, whose files stay too.
     """
-    filesystem, root = open_filesystem(folder)
-    found = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    is_local = folder.startswith("file://")
+    place = Path(fs.FileSystem.from_uri(folder)[1]) if is_local else ObjectPath.of(folder)
     at_work = tuple(f"{increment}-" for increment in increments)
-    gone = [info for info in found if info.base_name not in named and not info.base_name.startswith(at_work)]
-    for info in gone:
-        # What can not be deleted now is found again.
+    gone: list[str] = []
+    # What can not be found or deleted now is found again.
+    with suppress(OSError):
+        found = [entry.name for entry in place.iterdir()] if isinstance(place, Path) else place.files()
+        gone += [name for name in found if name not in named and not name.startswith(at_work)]
+    for name in gone:
         with suppress(OSError):
-            filesystem.delete_file(info.path)
+            (place / name).unlink()
     return len(gone)
 
 
@@ -207,10 +213,10 @@ def _without_view(kind: pa.DataType) -> pa.DataType:
 
 @dataclass
 class _Copy:
-    """One file that is being written."""
+    """One file that is being written, on a disk."""
 
+    path: Path
     writer: pq.ParquetWriter
-    stream: pa.NativeFile
     waiting: list[pa.RecordBatch] = field(default_factory=list)
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -225,69 +231,83 @@ class _Copy:
 
 
 class _Copies:
-    """A file for each set of column types: casting between them could change an id."""
+    """A file for each set of column types: casting between them could change an id.
+
+    They are put together on a disk, beside where they are to be or, for an object store, in a temporary folder: their
+    names tell their content, which is known at the end, and an object can not be renamed.
+    """
 
     def __init__(self, url: str, stack: ExitStack) -> None:
         self._url = url
-        self._filesystem, self._place = open_filesystem(url)
-        folder, _, name = self._place.rpartition("/")
-        self._filesystem.create_dir(folder, recursive=True)
-        for info in self._filesystem.get_file_info(fs.FileSelector(folder)):
-            if info.base_name.startswith(f"{name}."):  # of a process that was killed
-                self._filesystem.delete_file(info.path)
-        self._unfinished = f"{self._place}.{uuid4().hex}"
+        folder, _, self._name = url.rpartition("/")
+        self._target = ObjectPath.of(folder)
+        if url.startswith("file://"):
+            self._target = Path(fs.FileSystem.from_uri(folder)[1])
+            self._target.mkdir(parents=True, exist_ok=True)
+            for left in self._target.glob(f"{glob.escape(self._name)}.*"):  # by a process that was killed
+                left.unlink()
+            self._folder = self._target
+        else:
+            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="diurnal-slice-")))
+        self._unfinished = f"{self._name}.{uuid4().hex}"
         self._copies: list[tuple[pa.Schema, _Copy]] = []
         stack.callback(self._clean_up)
 
     def add(self, rows: pa.RecordBatch) -> None:
         copy = next((copy for schema, copy in self._copies if schema.equals(rows.schema)), None)
         if copy is None:
-            stream = self._filesystem.open_output_stream(f"{self._unfinished}.{len(self._copies)}")
-            copy = _Copy(pq.ParquetWriter(stream, rows.schema), stream)
+            path = self._folder / f"{self._unfinished}.{len(self._copies)}"
+            copy = _Copy(path, pq.ParquetWriter(path, rows.schema))
             self._copies.append((rows.schema, copy))
         copy.add(rows)
 
     def finish(self) -> tuple[ParquetFile, ...]:
         """Gives the files their names."""
-        return tuple(self._finished(copy, f"{self._unfinished}.{i}") for i, (_, copy) in enumerate(self._copies))
+        return tuple(self._finished(copy) for _, copy in self._copies)
 
-    def _finished(self, copy: _Copy, unfinished: str) -> ParquetFile:
+    def _finished(self, copy: _Copy) -> ParquetFile:
         copy.flush()
         copy.writer.close()
-        copy.stream.close()
         digest = hashlib.blake2b(digest_size=8)
-        with self._filesystem.open_input_file(unfinished) as source:
-            footer, size = pq.read_metadata(source), source.size()
-            source.seek(0)
+        with copy.path.open("rb") as source:
             while block := source.read(1 << 20):
                 digest.update(block)
+        footer, size = pq.read_metadata(copy.path), copy.path.stat().st_size
         groups = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
-        named = f"{self._place.removesuffix('.parquet')}-{digest.hexdigest()}.parquet"
-        self._name(unfinished, named)
+        named = f"{self._name.removesuffix('.parquet')}-{digest.hexdigest()}.parquet"
+        if isinstance(self._target, ObjectPath):
+            _send(copy.path, self._target / named)
+        else:
+            _sync(copy.path)
+            copy.path.rename(self._target / named)
+            _sync(self._target)
         parts = urlsplit(self._url)
-        url = parts._replace(path=f"{parts.path.rpartition('/')[0]}/{quote(named.rpartition('/')[2])}").geturl()
+        url = parts._replace(path=f"{parts.path.rpartition('/')[0]}/{quote(named)}").geturl()
         return ParquetFile(url, size, groups)
-
-    def _name(self, unfinished: str, named: str) -> None:
-        is_local = isinstance(self._filesystem, fs.LocalFileSystem)
-        if is_local:
-            _sync(unfinished)
-        self._filesystem.move(unfinished, named)
-        if is_local:
-            _sync(named.rpartition("/")[0])
 
     def _clean_up(self) -> None:
         """What an error has left."""
-        for index, (_, copy) in enumerate(self._copies):
+        for _, copy in self._copies:
             with suppress(pa.ArrowException, OSError):
                 copy.writer.close()
-            copy.stream.close()
-            unfinished = f"{self._unfinished}.{index}"
-            if self._filesystem.get_file_info(unfinished).type == fs.FileType.File:
-                self._filesystem.delete_file(unfinished)
+            copy.path.unlink(missing_ok=True)
 
 
-def _sync(path: str) -> None:
+def _send(file: Path, target: ObjectPath) -> None:
+    """
+    Raises:
+        CheckpointError: the store did not take it.
+    """
+    try:
+        target.upload(file)
+        with target.open() as there:
+            if there.size() != file.stat().st_size:
+                raise OSError(f"{there.size()} bytes have come to lie there, of {file.stat().st_size}")
+    except OSError as error:
+        raise CheckpointError([target.fault(error)]) from error
+
+
+def _sync(path: Path) -> None:
     """Waits until a file, or the names in a folder, would outlive a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

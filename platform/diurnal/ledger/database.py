@@ -59,7 +59,7 @@ def default_url(storage: str) -> str:
         ConfigError: the storage is not a local folder, so that a URL has to be given.
     """
     if "://" in storage:
-        fix = f"set ledger.url, or {URL_VARIABLE} in the environment"
+        fix = f"set ledger.url, to sqlite:///FILE or a server's, or {URL_VARIABLE} in the environment"
         raise ConfigError([Fault("ledger.url", "nothing", "a URL, for a storage that is no local folder", fix)])
     return f"sqlite:///{Path(storage).absolute() / 'ledger.db'}"
 

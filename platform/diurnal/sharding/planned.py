@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 
 import torch.distributed as dist
 from pydantic import TypeAdapter
@@ -22,6 +21,7 @@ from torch.distributed._shard.sharding_spec import EnumerableShardingSpec
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
 
 from diurnal.config.run import Config, Placement
+from diurnal.data.objects import ObjectPath, Place
 from diurnal.errors import DiurnalError, ResourceError
 from diurnal.sharding.plan import (
     CPU_DATA_PARALLEL_MAX_BYTES,
@@ -125,7 +125,7 @@ def from_json(text: str | bytes, key: str | None = None) -> Plan:
 
 
 def planned(
-    config: Config, topology: Topology, folder: Path | None = None, group: dist.ProcessGroup | None = None
+    config: Config, topology: Topology, folder: Place | None = None, group: dist.ProcessGroup | None = None
 ) -> Plan:
     """The plan of `make_plan`: the first rank takes it from the folder, or makes it and puts it there, and hands it to
     the others. A collective call.
@@ -158,7 +158,7 @@ def planned(
     return from_json(text)
 
 
-def plan_ahead(config: Config, topologies: Iterable[Topology], folder: Path) -> list[Topology]:
+def plan_ahead(config: Config, topologies: Iterable[Topology], folder: Place) -> list[Topology]:
     """Puts plans into the folder where they are not there yet. No process group, and nothing but CPU time is needed.
 
     Returns:
@@ -172,7 +172,7 @@ def plan_ahead(config: Config, topologies: Iterable[Topology], folder: Path) -> 
     return fitting
 
 
-def _kept_or_made(config: Config, topology: Topology, folder: Path | None) -> str:
+def _kept_or_made(config: Config, topology: Topology, folder: Place | None) -> str:
     key = plan_key(config, topology)
     path = folder / f"{key}.json" if folder is not None else None
     if path is not None:
@@ -190,9 +190,15 @@ def _kept_or_made(config: Config, topology: Topology, folder: Path | None) -> st
     return text
 
 
-def _keep(path: Path, text: str) -> None:
+def _keep(path: Place, text: str) -> None:
     """Replaces the file as a whole. A plan can be made again, so that no disk has to be waited for, nor a failure be
     more than a warning."""
+    if isinstance(path, ObjectPath):
+        try:
+            path.write_text(text)
+        except OSError as error:
+            log.warning("the plan is not kept: %s", error)
+        return
     unfinished = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from diurnal.config import Config
-from diurnal.errors import ConfigError, Fault
+from diurnal.errors import ConfigError, Fault, StackError
 
 MACHINE_LEARNING_MODE = "workflowType=machine_learning"
 """MLflow 3 opens in its mode for language models otherwise, where our runs and charts are hidden."""
@@ -26,7 +27,8 @@ def tracking_uri(config: Config) -> str:
         return uri
     if "://" in config.storage:
         must = "the tracking database is a local file beside a local storage, or a server"
-        raise ConfigError([Fault("tracking.uri", "nothing", must, "set tracking.uri, or tracking.enabled = false")])
+        fix = "set tracking.uri, to sqlite:///FILE or a server's, or tracking.enabled = false"
+        raise ConfigError([Fault("tracking.uri", "nothing", must, fix)])
     return f"sqlite:///{Path(config.storage).absolute() / 'mlflow.db'}"
 
 
@@ -41,14 +43,26 @@ def database_file(uri: str) -> Path | None:
 
 
 def artifact_root(config: Config) -> str | None:
-    """Folder of artifacts, beside the database; None when a server decides."""
+    """Folder of artifacts: beside a database that is a file, or in the storage when that is a URL, or for a database
+    server; None when an MLflow server decides."""
     uri = tracking_uri(config)
     if is_server(uri):
         return None
     file = database_file(uri)
-    if file is not None:
+    if file is not None and "://" not in config.storage:
         return str(file.parent / "mlflow-artifacts")
     return f"{config.storage.rstrip('/')}/mlflow-artifacts"
+
+
+def refuse_without_boto3(config: Config) -> None:
+    """
+    Raises:
+        StackError: artifacts go to an object store, and what MLflow reaches it with is not installed.
+    """
+    if (artifact_root(config) or "").startswith("s3://") and importlib.util.find_spec("boto3") is None:
+        rule = f"MLflow needs it to keep artifacts in {artifact_root(config)}"
+        fix = "install boto3 (pip install 'diurnal[s3]'), or set tracking.enabled = false"
+        raise StackError([Fault("boto3", "not installed", rule, fix)])
 
 
 def experiment_name(config: Config) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 
 from diurnal.config import Config, resolved_json
 from diurnal.tracking import names
-from diurnal.tracking.location import experiment_link, run_link
+from diurnal.tracking.location import experiment_link, refuse_without_boto3, run_link
 from diurnal.tracking.mail import Mail, TrackingError, TrackingReport
 from diurnal.tracking.params import as_params, config_params, without_passwords
 from diurnal.tracking.registry import RegisteredVersion, RegistryState
@@ -74,9 +74,12 @@ class Tracker:
 
     Raises:
         ConfigError: if the storage is not a local folder and no `tracking.uri` is set.
+        StackError: artifacts go to an object store, and boto3 is not installed.
     """
 
     def __init__(self, config: Config, *, strict: bool = False, clock: Callable[[], float] = time.time) -> None:
+        if config.tracking.enabled:
+            refuse_without_boto3(config)
         self._config = config
         self._strict = strict
         self._mail = Mail(Store(config) if config.tracking.enabled else None, clock)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
 from diurnal.config import Config, resolved_json
-from diurnal.errors import DiurnalError, LeaseLost
+from diurnal.data.objects import ObjectPath, place_of
+from diurnal.errors import CheckpointError, DiurnalError, LeaseLost
 from diurnal.ledger.lease import Lease
 from diurnal.stack import library_versions
 from diurnal.tracking.mlflow import Dataset, Tracker, TrackingReport
@@ -136,7 +136,11 @@ def _where_it_is_tracked(link: str) -> str:
 @contextmanager
 def _scratch(config: Config, mode: Mode) -> Iterator[str]:
     """A folder for Ray Train's own records of one run; ours are elsewhere, so it goes with the run."""
-    parent = Path(config.storage) / config.name / "ray" / mode
+    parent = place_of(config.storage, config.name, "ray", mode)
+    if isinstance(parent, ObjectPath):
+        with _scratch_objects(parent, mode) as url:
+            yield url
+        return
     if mode == "train":
         # Who holds the lease is the only one; a driver that was killed has left its own.
         shutil.rmtree(parent, ignore_errors=True)
@@ -149,3 +153,24 @@ def _scratch(config: Config, mode: Mode) -> Iterator[str]:
         with suppress(OSError):  # a second run has its own folder beside it
             parent.rmdir()
             parent.parent.rmdir()
+
+
+@contextmanager
+def _scratch_objects(parent: ObjectPath, mode: Mode) -> Iterator[str]:
+    """The same in an object store, where Ray Train puts a few small objects by itself.
+
+    Raises:
+        CheckpointError: the store does not answer, or may not be written: before any worker starts.
+    """
+    folder = parent / uuid4().hex
+    try:
+        if mode == "train":
+            parent.remove()
+        (folder / "begun").write_bytes(b"")
+    except OSError as error:
+        raise CheckpointError([folder.fault(error)]) from None
+    try:
+        yield str(folder)
+    finally:
+        with suppress(OSError):
+            folder.remove()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diurnal.config import Config
+from diurnal.data.objects import is_url
 from diurnal.errors import ConfigError, Fault, ResourceError
 
 NODE_LIMITS = "DIURNAL_NODE_LIMITS"
@@ -90,6 +91,8 @@ def refuse_a_storage_of_one_machine(config: Config, nodes: Iterable[Mapping[str,
     Raises:
         ConfigError: the storage is a folder that no other machine sees, and there is more than one.
     """
+    if is_url(config.storage):
+        return
     hosts = {node["NodeManagerHostname"] for node in nodes if node["Alive"]}
     is_spread = len(hosts) > 1 or (NODE_LIMITS in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ)
     kind = file_system_of(Path(config.storage))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from diurnal.config import Config
+from diurnal.data.objects import is_url
 from diurnal.tracking import names
 from diurnal.tracking.gauges import Gauges
 from diurnal.train.desk import Restart
@@ -124,6 +125,8 @@ class WorkerMeters:
 
 def _free_share(storage: str) -> float | None:
     """None where the storage is not a folder of this machine."""
+    if is_url(storage):
+        return None
     try:
         usage = shutil.disk_usage(storage)
     except OSError:

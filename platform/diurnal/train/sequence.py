@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from diurnal.checkpoint.store import Store
 from diurnal.config import from_resolved
 from diurnal.data.audit import RowAudit
 from diurnal.data.batch import Batch
+from diurnal.data.objects import place_of
 from diurnal.data.streams import StreamPlan
 from diurnal.metrics.blocks import Evidence
 from diurnal.sharding.planned import plan_ahead
@@ -64,7 +64,7 @@ class WorkerSequence:
         self._orders = orders
         self._timeline = {"started_s": spec.started_s, **timeline}
         self._config = from_resolved(spec.config_json)
-        self._plans = Path(self._config.storage, self._config.name, "plans")
+        self._plans = place_of(self._config.storage, self._config.name, "plans")
         self._learner = build_learner(self._config, device, self._plans)
         mark_forward(self._learner.parallel.module, pulse)
         store = Store(self._config.storage, self._config.name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ import torch.distributed as dist
 from diurnal.checkpoint.state import TrainState
 from diurnal.config import Config
 from diurnal.data.encode import count_names
+from diurnal.data.objects import Place
 from diurnal.data.reader import BatchReader
 from diurnal.data.streams import StreamPlan
 from diurnal.model.dlrm import build_dlrm
@@ -75,7 +75,7 @@ class Learner:
         }
 
 
-def build_learner(config: Config, device: torch.device, plans: Path | None = None) -> Learner:
+def build_learner(config: Config, device: torch.device, plans: Place | None = None) -> Learner:
     """A model with its starting values, spread over the ranks of the process group. A collective call.
 
     Args:

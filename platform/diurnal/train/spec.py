@@ -21,7 +21,7 @@ class Spec:
     """Library versions of the driver; a worker with others refuses to start."""
     link: Link
     scratch: str
-    """A folder in the storage that the driver has made for this run."""
+    """A folder or URL in the storage that is this run's own; a folder is there."""
     started_s: float
     """`time.time()` when the driver began."""
 

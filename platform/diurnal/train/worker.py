@@ -13,6 +13,7 @@ from typing import Any
 
 import ray.train
 
+from diurnal.data.objects import is_url
 from diurnal.errors import ConfigError, Fault, StackError
 from diurnal.stack import library_versions
 from diurnal.train.spec import Spec
@@ -87,7 +88,7 @@ def _refuse_a_storage_of_its_own(scratch: str) -> None:
     Raises:
         ConfigError: the folder that the driver made in the storage is not there: this machine has another one.
     """
-    if not Path(scratch).is_dir():
+    if not is_url(scratch) and not Path(scratch).is_dir():
         found = f"{scratch} is not there on {socket.gethostname()}, though the driver has made it"
         rule = "a storage that all nodes share, when there is more than one"
         fix = "use a shared file system, or workers on the driver's machine alone"

@@ -12,15 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from diurnal.checkpoint.store import Store
-from diurnal.config import Config, Schema, load_config
+from diurnal.config import Schema, load_config
 from diurnal.data.partitions import is_ready, list_increments, read_increment
 from diurnal.data.profile import profile_increment
 from diurnal.data.read import read_batches
 from diurnal.data.selection import select_increments
 from diurnal.data.streams import plan_increment
 from diurnal.errors import ConfigError, DataError
-from diurnal.testing import tiny_config
 
 DAYS, ROWS = ("2026-01-01", "2026-01-02"), 6_000
 SECRET = "of-the-tests"
@@ -109,15 +107,17 @@ def test_a_bucket_that_is_not_there_is_one_fault_that_tells_no_secret(server: Se
     assert SECRET not in str(refused.value)
 
 
-def test_a_login_in_the_url_is_refused_and_not_repeated() -> None:
+@pytest.mark.parametrize("setting", ["data.path", "storage"])
+def test_a_login_in_the_url_is_refused_and_not_repeated(setting: str) -> None:
     with pytest.raises(ConfigError, match="credentials come from the environment") as refused:
-        load_config([ROOT / "jobs/configs/synthetic.toml"], [f"data.path='s3://tester:{SECRET}@log/clicks'"])
+        load_config([ROOT / "jobs/configs/synthetic.toml"], [f"{setting}='s3://tester:{SECRET}@log/clicks'"])
     assert SECRET not in str(refused.value)
+    assert setting in str(refused.value)
 
 
-def test_versions_are_not_written_to_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    config: Config = tiny_config({"storage": "s3://log/models"})
-    with pytest.raises(ConfigError, match="storage\n  found: s3://log/models"):
-        Store(config.storage, config.name)
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    "url", ["gs://log/models", "s3://log/models?region=x", "s3://", "s3://log/a/../b", "s3://log//a"]
+)
+def test_a_storage_is_a_folder_or_a_plain_url_of_an_object_store(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"storage\n.*\n.*a folder, or s3://BUCKET/PREFIX"):
+        load_config([ROOT / "jobs/configs/synthetic.toml"], [f"storage='{url}'"])
