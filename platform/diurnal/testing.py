@@ -339,10 +339,12 @@ def train_step(parallel: Parallel, batch: Batch) -> Tensor:
     from diurnal.model.loss import weighted_bce
 
     logits = parallel.module(batch.dense, batch.sparse)
-    weight = batch.weights.sum()
-    dist.all_reduce(weight)
+    agreed = batch.weights.new_tensor([batch.weights.sum(), batch.num_rows])
+    dist.all_reduce(agreed)
+    weight, filled = agreed[0], agreed[1] / parallel.config.data.batch_rows
     parallel.zero_grad()
-    (weighted_bce(logits, batch.labels, batch.weights) * dist.get_world_size() / weight).backward()
+    scale = dist.get_world_size() * filled / weight
+    (weighted_bce(logits, batch.labels, batch.weights) * scale).backward()
     parallel.step_dense()
     return logits.detach()
 
