@@ -15,6 +15,7 @@ from diurnal.config import Schema
 from diurnal.data.columns import encoded_columns
 from diurnal.data.encode import encode
 from diurnal.data.encoded import Encoded
+from diurnal.data.footers import open_parquet
 from diurnal.data.holdout import is_held_out
 from diurnal.data.packed import PackedBatch, error_block
 from diurnal.data.partitions import JOINED_ROW, HeldOut, open_filesystem
@@ -154,12 +155,12 @@ def _file_pieces(opened: pa.NativeFile, ranges: Sequence[RowRange], source: _Sou
     schema = source.schema
     footer = pq.read_metadata(opened)
     strings = _string_leaves(footer, schema)
-    # Files without checksums of their pages are read all the same.
-    file = pq.ParquetFile(opened, metadata=footer, read_dictionary=strings, page_checksum_verification=True)
     stored = set(footer.schema.to_arrow_schema().names)
     held_out = None if ranges[0].first_row >= JOINED_ROW else source.held_out
     wanted = encoded_columns(schema) + ([held_out.column] if held_out is not None and held_out.column else [])
     names = [name for name in dict.fromkeys(wanted) if name in stored]
+    # Files without checksums of their pages are read all the same.
+    file = open_parquet(opened, names, footer, read_dictionary=strings, page_checksum_verification=True)
     has_lists = any("." in leaf for leaf in strings)
     for run in _runs(ranges, footer, has_lists):
         row_index = np.concatenate([np.arange(rows.first_row, rows.first_row + rows.num_rows) for rows in run])

@@ -20,6 +20,7 @@ from diurnal.config import Label, Schema
 from diurnal.data.arrow import column, read_numbers
 from diurnal.data.columns import encoded_columns
 from diurnal.data.encode import count_names, encode
+from diurnal.data.footers import open_parquet
 from diurnal.data.ids import IncrementId
 from diurnal.data.inputs import read_labels
 from diurnal.data.partitions import Increment, ParquetFile, open_filesystem
@@ -152,9 +153,10 @@ def _look_at_file(
 
 
 def _read(source: pa.NativeFile, chosen: Sequence[Slice], schema: Schema) -> Iterator[pa.RecordBatch]:
-    file = pq.ParquetFile(source, page_checksum_verification=True)
-    stored = set(file.schema_arrow.names)
+    footer = pq.read_metadata(source)
+    stored = set(footer.schema.to_arrow_schema().names)
     names = [name for name in encoded_columns(schema) if name in stored]
+    file = open_parquet(source, names, footer, page_checksum_verification=True)
     for one in chosen:
         at = 0
         for batch in file.iter_batches(_BLOCK_ROWS, [one.row_group], names, use_threads=False):
