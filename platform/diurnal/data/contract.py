@@ -86,7 +86,8 @@ def _faults(
         yield Fault(where, f"{len(found)} columns of this name", "one column", "write it once")
     elif t.is_null(found[0]):
         if column.role in ("label", "weight") and footer.num_rows:
-            yield Fault(where, "null", column.declared, column.fix)
+            found_none = f"no value in any of its {footer.num_rows:,} rows (the type is null)"
+            yield Fault(where, found_none, column.declared, f"write the {column.role}s, or take the file out")
     elif column.role == "request_id" and t.is_nested(found[0]):
         fix = "write it as a string or an integer, or take request_id out of the schema"
         yield Fault(where, str(found[0]), "declared as request_id: a single value a row", fix)
@@ -109,6 +110,8 @@ def _fix_of_type(column: Column, found: pa.DataType) -> str:
     if t.is_struct(found):
         fields = ", ".join(found.field(i).name for i in range(min(found.num_fields, 3)))
         return f"write its fields ({fields}) as columns of their own, and declare those that matter"
+    if t.is_list_view(found) or t.is_large_list_view(found):
+        return "write a list, as pa.list_ in place of pa.list_view"
     if is_list(found) and t.is_nested(storage_type(found.value_type)):
         return "write one flat list a row, or its parts as columns of their own"
     if is_list(found) and not wants_list:
@@ -116,6 +119,14 @@ def _fix_of_type(column: Column, found: pa.DataType) -> str:
     if wants_list and not is_list(found):
         return "write a list a row, or declare many = false"
     return column.fix
+
+
+def _told_type(kind: pa.DataType) -> str:
+    """Without what says nothing of the values: whether they are a dictionary, large, or views."""
+    kind = storage_type(kind)
+    if is_list(kind):
+        return f"list<{_told_type(kind.value_type)}>"
+    return str(kind).removeprefix("large_").removesuffix("_view")
 
 
 @dataclass
@@ -157,7 +168,9 @@ class Drift:
             self.extra.setdefault(name, _Seen()).add(path, footer.num_rows)
         for each in footer.schema if is_sound and footer.num_rows else ():
             if each.name in declared:
-                self.types.setdefault(each.name, {}).setdefault(str(each.type), _Seen()).add(path, footer.num_rows)
+                self.types.setdefault(each.name, {}).setdefault(_told_type(each.type), _Seen()).add(
+                    path, footer.num_rows
+                )
         for name in missing_optional(footer, self.schema):
             seen = self.missing.setdefault(name, _Seen())
             seen.add(path, footer.num_rows)

@@ -25,6 +25,10 @@ _COUNTED = {
 }
 """What encoding counts and nobody may know of."""
 
+_SINGLE = 3
+"""Columns of which the same is true that are told one by one."""
+_SHOWN = 8
+
 _REFUSED = ("labels", "weights")
 """Findings of a profile that encoding refuses, so that they are faults of their files already."""
 
@@ -82,15 +86,35 @@ class Remarks:
                 self._remark(finding.column, text, increment, increment.id, kind=finding.what)
         self._remark_times(profile, increment, values)
         if profile.rows >= _CONSTANT_ROWS:
-            for name in _constant(profile):
+            clocks = {f"sparse {f.name}" for f in schema.sparse if f.mapping in ("hour", "weekday")}
+            # Within an hour, or a day, a clock stands still.
+            for name in (one for one in _constant(profile) if one not in clocks):
                 self._remark(name, "the same in all rows looked at", increment, increment.id)
         return faults
 
     def notes(self) -> Iterator[Note]:
-        for (where, _), remark in self._remarks.items():
-            count = f": {remark.count:,} in {self._rows:,} rows looked at" if remark.count else ""
-            among = f"in {remark.increments:,} of {self._increments:,} increments, " if self._increments > 1 else ""
-            yield Note(where, f"{remark.text}{count} ({among}first: {remark.first})")
+        """One for each column, or one for all columns of which the same is true, where these are many."""
+        alike: dict[str, list[tuple[str, _Remark]]] = {}
+        for (where, kind), remark in self._remarks.items():
+            alike.setdefault(kind, []).append((where, remark))
+        for same in alike.values():
+            if len(same) <= _SINGLE:
+                yield from (self._note(where, remark) for where, remark in same)
+            else:
+                yield self._joint_note(same)
+
+    def _note(self, where: str, remark: _Remark) -> Note:
+        count = f": {remark.count:,} in {self._rows:,} rows looked at" if remark.count else ""
+        among = f"in {remark.increments:,} of {self._increments:,} increments, " if self._increments > 1 else ""
+        return Note(where, f"{remark.text}{count} ({among}first: {remark.first})")
+
+    def _joint_note(self, same: list[tuple[str, _Remark]]) -> Note:
+        names = [f"{where} ({one.count:,})" if one.count else where for where, one in same[:_SHOWN]]
+        more = f" and {len(same) - _SHOWN} more" if len(same) > _SHOWN else ""
+        of = f", of {self._rows:,} rows looked at" if same[0][1].count else ""
+        return Note(
+            f"{len(same)} columns", f"{same[0][1].text}: {', '.join(names)}{more}{of} (first: {same[0][1].first})"
+        )
 
     def _remark(
         self, where: str, text: str, increment: Increment, first: str, count: int = 0, kind: str | None = None

@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -99,6 +99,33 @@ def test_faults_that_are_the_same_are_told_once(days: Any, make_schema: MakeSche
     days.write({"a.parquet": {"label": [1], "user": [1]}})
     schema = make_schema(dense=[{"name": "price"}, {"name": "cost", "column": "price", "transform": "sqrt"}])
     assert len(survey_increment(days.path, DAY, schema).faults) == 1
+
+
+def test_a_file_without_a_label_is_told_so(days: Any, make_schema: MakeSchema) -> None:
+    days.write({"a.parquet": {"label": pa.nulls(3), "price": [1.0] * 3, "user": [1, 2, 3]}})
+    [fault] = survey_increment(days.path, DAY, make_schema()).faults
+    assert fault.found == "no value in any of its 3 rows (the type is null)"
+    assert fault.fix == "write the labels, or take the file out"
+
+
+def test_how_a_writer_stores_the_same_values_is_no_news(days: Any, make_schema: MakeSchema) -> None:
+    """Writers choose dictionaries, large types and views; integers of another width are worth a word."""
+    words = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+    lists = [pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(pa.string_view()), pa.list_(words[3])]
+    schema = make_schema(
+        sparse=[
+            {"name": "word", "type": "string"},
+            {"name": "tags", "type": "string", "many": True, "max_length": 3},
+            {"name": "user"},
+        ],
+        tables=[{"name": name, "rows": 8, "dim": 4} for name in ("word", "tags", "user")],
+    )
+    drift = Drift(schema)
+    for i, (word, tags) in enumerate(zip(words, lists, strict=True)):
+        kinds = {"label": pa.int8(), "price": pa.float64(), "word": word, "tags": tags}
+        kinds["user"] = pa.int32() if i else pa.int64()
+        drift.add(f"{i}.parquet", Footer(cast(Any, SimpleNamespace(num_rows=3)), pa.schema(kinds)))
+    assert [note.where for note in drift.notes()] == ["column user"]
 
 
 # --- row groups and memory

@@ -135,6 +135,29 @@ def test_a_remark_that_is_true_of_many_increments_is_told_once(days: Any, make_s
     assert len(notes) == len(told)
 
 
+def test_what_is_true_of_many_columns_is_told_once(days: Any, make_schema: MakeSchema) -> None:
+    """A dump of a feature store has hundreds of columns, and eighteen of them some infinities."""
+    names = [f"x{i}" for i in range(12)]
+    schema = make_schema(dense=[{"name": name} for name in names])
+    values = np.where(np.arange(40) == 3, np.inf, np.arange(40.0))
+    days.write({"a.parquet": columns(40, **dict.fromkeys(names, values))})
+    _, notes = texts_of(validate(config_of(days.path, schema)))
+    [note] = [note for note in notes if "not finite" in note]
+    assert note.startswith("12 columns: not finite")
+    assert "dense x0 (1), dense x1 (1)" in note
+    assert "and 4 more, of 40 rows looked at (first: " in note
+
+
+def test_a_clock_that_stands_still_within_an_hour_is_no_news(days: Any, make_schema: MakeSchema) -> None:
+    schema = make_schema(
+        sparse=[{"name": "hour", "column": "at", "type": "timestamp", "mapping": "hour"}],
+        tables=[{"name": "hour", "rows": 24, "dim": 4}],
+    )
+    days.write({"a.parquet": columns(40, at=pa.array([10**15] * 40, pa.timestamp("us")))})
+    _, notes = texts_of(validate(config_of(days.path, schema)))
+    assert not [note for note in notes if "hour" in note]
+
+
 def test_hours_that_are_no_hours_and_parts(days: Any, make_schema: MakeSchema) -> None:
     for name in ("hr=04", "hr=05"):
         days.folder(f"dt=2026-01-02/{name}")

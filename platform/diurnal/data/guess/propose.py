@@ -39,6 +39,9 @@ _LIVE_S = 36 * 3600
 _WEEKDAYS_FROM = 14
 _REMEMBERED_IDS = 20
 _MAX_IDEAS = 6
+_MAX_NULL = 0.995
+"""Share of rows without a value from which on a column says next to nothing, and a small day has none at all, which
+`daily` holds as a dead input."""
 
 
 @dataclass
@@ -107,6 +110,10 @@ def _sort_in(found: _Found, values: Values, label: LabelGuess) -> Association | 
         reason = f"perhaps a label: {label.others[name]}"
     elif is_weight(name) and len(words(name)) > 1:
         reason = "named like a weight of rows, but a weight is a finite number of at least 0 in every row"
+    elif values.null_share > _MAX_NULL:
+        reason = (
+            f"null in more than {_MAX_NULL:.1%} of the rows: little to learn from, and a day without any would be held"
+        )
     if measured is not None and is_leak:
         reason = "; ".join(filter(None, [f"known only after the outcome, it seems: {measured.text}", reason]))
     names = SafeNames() if reason else found.names
@@ -323,6 +330,8 @@ def _doubts(found: _Found, measured: Mapping[str, Association | None]) -> list[s
 def _notes(looked: Survey, label: LabelGuess, keys: list[Key]) -> list[str]:
     fix = 'its day is refused, unless data.on_bad_file = "quarantine" leaves the file out'
     notes = [f"{file} cannot be read ({why}): {fix}" for file, why in looked.bad_files]
+    if label.doubt:
+        notes.append(f"the label is taken to be {label.column}, by its values alone: {label.doubt}")
     for key in keys:
         if key.role == "weight" and len(words(key.column)) == 1:
             notes.append(
