@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from diurnal.config import Schema
-from diurnal.data.columns import Column, declared_columns, is_list, storage_type
+from diurnal.data.columns import Column, declared_columns, is_list, is_string, storage_type
 from diurnal.data.footers import Footer
 from diurnal.errors import Fault
 
@@ -118,7 +118,20 @@ def _fix_of_type(column: Column, found: pa.DataType) -> str:
         return "declare many = true" if column.role == "sparse" else "write one value a row"
     if wants_list and not is_list(found):
         return "write a list a row, or declare many = false"
-    return column.fix
+    return (column.role == "sparse" and _fix_of_ids(storage_type(found.value_type) if is_list(found) else found)) or (
+        column.fix
+    )
+
+
+def _fix_of_ids(found: pa.DataType) -> str:
+    """What fits ids that are stored as another type than the declared one; empty where nothing more is to be said."""
+    if is_string(found):
+        return 'declare type = "string", or write it as declared'
+    if t.is_floating(found) or t.is_decimal(found):
+        return 'write integers or strings, since floats are exact to 2^53 only; a quantity takes mapping = "bucketize"'
+    if t.is_integer(found) or t.is_boolean(found):
+        return f'declare type = "{"uint64" if t.is_uint64(found) else "int64"}", or write it as declared'
+    return ""
 
 
 def _told_type(kind: pa.DataType) -> str:
@@ -127,6 +140,10 @@ def _told_type(kind: pa.DataType) -> str:
     if is_list(kind):
         return f"list<{_told_type(kind.value_type)}>"
     return str(kind).removeprefix("large_").removesuffix("_view")
+
+
+def _is_zone_missing(types: Iterable[str]) -> bool:
+    return any(kind.startswith("timestamp") and "tz=" not in kind for kind in types)
 
 
 @dataclass
@@ -180,16 +197,18 @@ class Drift:
         """Optional columns that are missing, types that change, columns that nobody reads."""
         for name, seen in sorted(self.missing.items()):
             beside = f'; "{seen.alike}" looks like it' if seen.alike else ""
-            text = f"optional, and missing in {self._of_all(seen)}: {seen.rows:,} rows count as missing_column_rows"
+            text = f"optional, and missing in {self._of_all(seen)}: {seen.rows:,} rows are learned without it"
             yield Note(f"column {name}", f"{text}{beside}")
         for name, types in self.types.items():
             if len(types) > 1:
                 told = "; ".join(f"{kind} in {self._of_all(one)}, first {one.first}" for kind, one in types.items())
+                told += "; null is a file without a value" if "null" in types else ""
+                told += "; times without a zone are taken as UTC" if _is_zone_missing(types) else ""
                 yield Note(f"column {name}", f"stored in {len(types)} types, all read as declared: {told}")
         if self.extra:
             told = [f"{name} ({self._of_all(seen)})" for name, seen in list(self.extra.items())[:_SHOWN]]
             more = f" and {len(self.extra) - _SHOWN} more" if len(self.extra) > _SHOWN else ""
-            yield Note("columns", f"the schema does not mention, so nobody reads: {', '.join(told)}{more}")
+            yield Note("columns", f"not in the schema, so that nobody reads them: {', '.join(told)}{more}")
 
     def _of_all(self, seen: _Seen) -> str:
         return f"{seen.files:,} of {self.files:,} files"

@@ -89,8 +89,12 @@ def _labels(rows: pa.RecordBatch, label: Label) -> np.ndarray:
             must = "every label is a finite number"
         value = chunk[int(np.argmax(bad))].as_py()
         shown = "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:40]
-        other = "" if label.is_spelled else ", or declare label.positive and label.negative, or label.at_least"
-        _refuse(bad, shown, f"column {label.column} (label)", must, other)
+        fix = ""
+        if shown in ("null", "nan"):
+            fix = "write the outcomes of these rows, or leave them out: what has no outcome cannot be learned"
+        elif not label.is_spelled:
+            fix = "write 0 or 1, or say what is a positive: label.positive and label.negative, or label.at_least"
+        _refuse(bad, shown, f"column {label.column} (label)", must, fix)
     return y
 
 
@@ -122,9 +126,9 @@ def _required(rows: pa.RecordBatch, name: str) -> pa.Array:
     return chunk
 
 
-def _refuse(bad: np.ndarray, value: str, where: str, must: str, other_fix: str = "") -> None:
+def _refuse(bad: np.ndarray, value: str, where: str, must: str, fix: str = "") -> None:
     found = f"{value} (such are {np.count_nonzero(bad)} of {len(bad)} rows)"
-    raise DataError([Fault(where, found, must, f"write these rows again, or leave them out{other_fix}")])
+    raise DataError([Fault(where, found, must, fix or "write these rows again, or leave them out")])
 
 
 @np.errstate(invalid="ignore", divide="ignore", over="ignore")

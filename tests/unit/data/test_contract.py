@@ -56,10 +56,10 @@ def test_what_looks_alike_has_to_be_of_a_fitting_type(days: Any, make_schema: Ma
         ({"many": True}, [[{"id": 1}]], pa.list_(pa.struct([("id", pa.int64())])), "one flat list"),
         ({"many": True}, [[(1, 2.0)]], pa.map_(pa.int64(), pa.float64()), "its keys, or its values"),
         ({"many": True}, [1], pa.int64(), "many = false"),
-        ({"many": True}, [["a"]], pa.list_(pa.string()), "declare the type"),
+        ({"many": True}, [["a"]], pa.list_(pa.string()), 'declare type = "string"'),
         ({}, [[1]], pa.list_(pa.int64()), "many = true"),
         ({}, [{"id": 1, "kind": 2}], pa.struct([("id", pa.int64()), ("kind", pa.int64())]), "(id, kind)"),
-        ({"type": "string"}, [1.5], pa.float64(), "declare the type"),
+        ({"type": "string"}, [1.5], pa.float64(), "exact to 2^53"),
     ],
 )
 def test_a_type_that_cannot_be_read_has_a_fix_of_its_own(
@@ -91,7 +91,7 @@ def test_what_changes_over_the_files_is_told_once(days: Any, make_schema: MakeSc
     assert '"Bonus" looks like it' in optional
     assert "column user: stored in 2 types" in types
     assert "int64 in 1 of 4 files, first a; int32 in 2 of 4 files, first b" in types
-    assert extra.endswith("nobody reads: debug (1 of 4 files), Bonus (1 of 4 files)")
+    assert extra.endswith("nobody reads them: debug (1 of 4 files), Bonus (1 of 4 files)")
 
 
 def test_faults_that_are_the_same_are_told_once(days: Any, make_schema: MakeSchema) -> None:
