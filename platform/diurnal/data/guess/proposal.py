@@ -14,7 +14,7 @@ from diurnal.data.guess.survey import Survey
 class Entry:
     """A section of `schema.toml`, one of an array when it is `dense`, `sparse` or `tables`."""
 
-    section: Literal["dense", "sparse", "tables", "readiness", "days"]
+    section: Literal["dense", "sparse", "tables", "readiness", "days", "gate"]
     settings: dict[str, Any]
     why: str
 
@@ -58,6 +58,8 @@ class Proposal:
     batch_rows: int
     days: Entry | None
     """The run's section `[days]`, where the defaults would wait for days that never come."""
+    gate: Entry | None
+    """The run's section `[gate]`, where a slice of an increment would never have the rows that judging takes."""
     notes: tuple[str, ...] = ()
     """What a person has to know before anything else."""
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from diurnal.config.daily import Gate
 from diurnal.data.guess.propose import propose
+from diurnal.data.guess.text import run_text
 
 ROWS = 300
 
@@ -83,6 +87,31 @@ def test_small_numbers_with_a_long_tail_are_bent_by_a_root(invented: Any) -> Non
     dense = {entry.settings["name"]: entry.settings for entry in propose(invented.days(more)).dense}
     assert (dense["chance"]["transform"], dense["chance"]["exponent"]) == ("power", 0.25)
     assert "transform" not in dense["share"]
+
+
+def test_a_column_that_some_days_lack_is_left_out_and_a_new_one_is_not(invented: Any) -> None:
+    def more(day: int, labels: np.ndarray) -> dict[str, Any]:
+        word = pa.array(["a", "b", "c"] * (ROWS // 3))
+        return {"ends": word if day == 0 else pa.nulls(ROWS), "begins": word if day else pa.nulls(ROWS)}
+
+    found = propose(invented.days(more))
+    reason = reasons(found)["ends"]
+    assert reason.startswith("no value in any row of 2026-01-02 and 1 more, after days that had some")
+    assert "begins" in {entry.settings["name"] for entry in found.sparse}
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings"),
+    [(300, {"judged_on": "next", "min_rows": 150}), (6_000, {"judged_on": "next"}), (21_000, None)],
+)
+def test_small_increments_are_judged_as_a_whole(invented: Any, rows: int, settings: dict[str, Any] | None) -> None:
+    """A slice of 5 % of them never has the rows that judging takes, and no version would ever be promoted."""
+    invented.write(pa.table(invented.columns()).take(np.arange(rows) % 300))
+    proposal = propose(invented.path)
+    assert (proposal.gate and proposal.gate.settings) == settings
+    run = tomllib.loads(run_text(proposal, "x/schema.toml"))
+    assert run.get("gate") == settings
+    Gate.model_validate(settings or {})
 
 
 def test_a_wide_table_fits_a_terminal(invented: Any) -> None:
