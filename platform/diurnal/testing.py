@@ -339,12 +339,10 @@ def train_step(parallel: Parallel, batch: Batch) -> Tensor:
     from diurnal.model.loss import weighted_bce
 
     logits = parallel.module(batch.dense, batch.sparse)
-    agreed = batch.weights.new_tensor([batch.weights.sum(), batch.num_rows])
-    dist.all_reduce(agreed)
-    weight, filled = agreed[0], agreed[1] / parallel.config.data.batch_rows
+    weight = batch.weights.sum()
+    dist.all_reduce(weight)
     parallel.zero_grad()
-    scale = dist.get_world_size() * filled / weight
-    (weighted_bce(logits, batch.labels, batch.weights) * scale).backward()
+    (weighted_bce(logits, batch.labels, batch.weights) * dist.get_world_size() / weight).backward()
     parallel.step_dense()
     return logits.detach()
 

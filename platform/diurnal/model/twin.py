@@ -92,14 +92,13 @@ class Twin:
         return torch.stack(rows)
 
     def train_step(self, batch: Batch) -> torch.Tensor:
-        """Learns one global batch, and answers the logits (B,) from before. A batch without weight changes nothing, one
-        that is half padding half of what a full one would."""
+        """Learns one global batch, and answers the logits (B,) from before. A batch without weight changes nothing."""
         logits = self.logits(batch.dense, batch.sparse)
         weights = batch.weights.to(logits)
         if weights.sum() == 0:
             return logits.detach()
         log_chances = functional.logsigmoid(torch.where(batch.labels == 1, logits, -logits))
-        loss = -(weights * log_chances).sum() / weights.sum() * (batch.num_rows / self.config.data.batch_rows)
+        loss = -(weights * log_chances).sum() / weights.sum()
         names = [*self.tables, *self.dense]
         leaves = [*self.tables.values(), *self.dense.values()]
         gradients = dict(zip(names, torch.autograd.grad(loss, leaves, materialize_grads=True), strict=True))

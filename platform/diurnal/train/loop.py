@@ -47,10 +47,9 @@ communicates."""
 def learn(learner: Learner, feed: Feed, done: Pass, pulse: Pulse, wish: Wish, on_step: OnStep) -> Pass:
     """One pass of training over one increment, or the rest of it.
 
-    The loss is the weighted mean over the global batch, times the share of `data.batch_rows` that it has: a last batch
-    of two rows would otherwise move the model as far as a full one, in whatever direction two rows point. Each rank
-    contributes W times its weighted sum over the global weight, and gradients are averaged over the W ranks. A step
-    whose loss is not finite on any rank is skipped by all ranks before a table is touched.
+    The loss is the weighted mean over the global batch: each rank contributes W times its weighted sum over the
+    global weight, and gradients are averaged over the W ranks. A step whose loss is not finite on any rank is
+    skipped by all ranks before a table is touched.
 
     Raises:
         TrainingError: on all ranks, when more steps than `optim.max_skipped_steps` were skipped.
@@ -63,14 +62,13 @@ def learn(learner: Learner, feed: Feed, done: Pass, pulse: Pulse, wish: Wish, on
         logits = parallel.module(batch.dense, batch.sparse)
         loss_sum = weighted_bce(logits, batch.labels, batch.weights)
         pulse.mark(Phase.VOTE, batch.step)
-        global_weight, num_rows, is_sound, agreed = _agree(logits, loss_sum, batch, wish())
+        global_weight, is_sound, agreed = _agree(logits, loss_sum, batch.weights, wish())
         if is_sound:
             done.add_scores(logits.detach(), batch)
         if is_sound and global_weight > 0:
             parallel.zero_grad()
             pulse.mark(Phase.BACKWARD, batch.step)
-            filled = num_rows / learner.config.data.batch_rows
-            (loss_sum * (learner.world_size * filled / global_weight)).backward()
+            (loss_sum * (learner.world_size / global_weight)).backward()
             pulse.mark(Phase.DENSE, batch.step)
             parallel.step_dense()
             learner.state.global_step += 1
@@ -99,17 +97,15 @@ def score(learner: Learner, feed: Feed, done: Pass, pulse: Pulse, on_step: OnSte
     return done.finish()
 
 
-def _agree(logits: Tensor, loss_sum: Tensor, batch: Batch, mine: Wishes) -> tuple[float, float, bool, Wishes]:
-    """Weight and rows of the global batch, whether the step is sound on every rank, and what any rank wishes: one small
+def _agree(logits: Tensor, loss_sum: Tensor, weights: Tensor, mine: Wishes) -> tuple[float, bool, Wishes]:
+    """The weight of the global batch, whether the step is sound on every rank, and what any rank wishes: one small
     all-reduce."""
-    weight = batch.weights.sum(dtype=torch.float64)
+    wishes = weights.new_tensor([mine.commit, mine.hold, mine.stop], dtype=torch.float64)
     unsound = (~_is_sound(logits, loss_sum)).to(torch.float64)
-    of_host = weight.new_tensor([batch.num_rows, mine.commit, mine.hold, mine.stop])
-    local = torch.cat([torch.stack([weight, unsound]), of_host])
+    local = torch.cat([torch.stack([weights.sum(dtype=torch.float64), unsound]), wishes])
     dist.all_reduce(local)
-    global_weight, num_unsound, num_rows, *wished = local.tolist()
-    is_sound = num_unsound == 0 and math.isfinite(global_weight)
-    return global_weight, num_rows, is_sound, Wishes(*(count > 0 for count in wished))
+    global_weight, num_unsound, *wished = local.tolist()
+    return global_weight, num_unsound == 0 and math.isfinite(global_weight), Wishes(*(count > 0 for count in wished))
 
 
 def _is_sound(logits: Tensor, loss_sum: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def make_config() -> Callable[..., Config]:
     def make(**sections: object) -> Config:
         given = {
             "name": "test",
-            "data": {"path": "unused", "schema_file": "unused", "batch_rows": 12},
+            "data": {"path": "unused", "schema_file": "unused"},
             "model": {"bottom": (8,), "over": (8, 4)},
             "dataset": SCHEMA,
         }
