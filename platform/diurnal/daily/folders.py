@@ -106,7 +106,9 @@ class Folders:
     def _sighting(self, folder: str, name: str) -> Sighting:
         known = self._folders[folder]
         if folder in self.unreadable:
-            return Sighting(name, False, self.unreadable[folder].faults[0].found)
+            first, *others = self.unreadable[folder].faults
+            more = f" (and {len(others)} more faults)" if others else ""
+            return Sighting(name, False, f"{first.where}: {first.found}{more}; see `diurnal validate`")
         if not known.is_ready:
             return Sighting(name, False, known.why)
         increment = self.increments[name]

@@ -14,7 +14,7 @@ from diurnal.ledger.claims import Ledger
 from diurnal.ledger.records import IncrementRecord, VersionRecord
 
 SHOWN = 10
-"""Increments that are listed, the newest ones."""
+"""Increments that are listed, the newest ones; and troubles that need nobody."""
 
 SHOWN_FILES = 3
 
@@ -99,12 +99,38 @@ class Status:
         if self.num_pending:
             following = f"next on the calendar: {self.next_increment}"
             lines.append(f"  {self.num_pending} increments are known and not done; {following}")
-        for trouble in self.troubles:
-            mark = "!" if trouble.needs_a_person else "-"
-            lines += ["", f"{mark} {trouble.increment}: {trouble.what}", f"  to do: {trouble.what_to_do}"]
+        lines += self._troubles_text()
         if not self.troubles:
             lines += ["", "nothing needs a person"]
         return "\n".join(lines)
+
+    def _troubles_text(self) -> list[str]:
+        """All that need a person, and the newest ones of the others."""
+        groups = _together(list(self.troubles))
+        others = [group for group in groups if not group[0].needs_a_person]
+        left_out = others[:-SHOWN]
+        lines = []
+        for group in groups:
+            if group in left_out:
+                continue
+            first, last = group[0], group[-1]
+            span = first.increment if first is last else f"{first.increment} to {last.increment} ({len(group)})"
+            mark = "!" if first.needs_a_person else "-"
+            lines += ["", f"{mark} {span}: {first.what}", f"  to do: {first.what_to_do}"]
+        if left_out:
+            lines += ["", f"and {sum(map(len, left_out))} earlier ones that need nobody (all with --json)"]
+        return lines
+
+
+def _together(troubles: list[Trouble]) -> list[list[Trouble]]:
+    """Those that follow each other for the same reason, as the hours of a gap do."""
+    groups: list[list[Trouble]] = []
+    for trouble in troubles:
+        if groups and (groups[-1][-1].kind, groups[-1][-1].what) == (trouble.kind, trouble.what):
+            groups[-1].append(trouble)
+        else:
+            groups.append([trouble])
+    return groups
 
 
 def status(config: Config, ledger: Ledger, clock: Callable[[], float] = time.time) -> Status:

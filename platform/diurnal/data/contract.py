@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from diurnal.config import Schema
-from diurnal.data.columns import Column, declared_columns, is_list, storage_type
+from diurnal.data.columns import Column, declared_columns, is_list, is_string, storage_type
 from diurnal.data.footers import Footer
 from diurnal.errors import Fault
 
@@ -86,7 +86,9 @@ def _faults(
         yield Fault(where, f"{len(found)} columns of this name", "one column", "write it once")
     elif t.is_null(found[0]):
         if column.role in ("label", "task", "weight") and column.required and footer.num_rows:
-            yield Fault(where, "null", column.declared, column.fix)
+            found_none = f"no value in any of its {footer.num_rows:,} rows (the type is null)"
+            fix = column.fix if column.role == "task" else f"write the {column.role}s, or take the file out"
+            yield Fault(where, found_none, column.declared, fix)
     elif column.role == "request_id" and t.is_nested(found[0]):
         fix = "write it as a string or an integer, or take request_id out of the schema"
         yield Fault(where, str(found[0]), "declared as request_id: a single value a row", fix)
@@ -114,13 +116,40 @@ def _fix_of_type(column: Column, found: pa.DataType) -> str:
     if t.is_struct(found):
         fields = ", ".join(found.field(i).name for i in range(min(found.num_fields, 3)))
         return f"write its fields ({fields}) as columns of their own, and declare those that matter"
+    if t.is_list_view(found) or t.is_large_list_view(found):
+        return "write a list, as pa.list_ in place of pa.list_view"
     if is_list(found) and t.is_nested(storage_type(found.value_type)):
         return "write one flat list a row, or its parts as columns of their own"
     if is_list(found) and not wants_list:
         return "declare many = true" if column.role == "sparse" else "write one value a row"
     if wants_list and not is_list(found) and column.role == "sparse":
         return "write a list a row, or declare many = false"
-    return column.fix
+    return (column.role == "sparse" and _fix_of_ids(storage_type(found.value_type) if is_list(found) else found)) or (
+        column.fix
+    )
+
+
+def _fix_of_ids(found: pa.DataType) -> str:
+    """What fits ids that are stored as another type than the declared one; empty where nothing more is to be said."""
+    if is_string(found):
+        return 'declare type = "string", or write it as declared'
+    if t.is_floating(found) or t.is_decimal(found):
+        return 'write integers or strings, since floats are exact to 2^53 only; a quantity takes mapping = "bucketize"'
+    if t.is_integer(found) or t.is_boolean(found):
+        return f'declare type = "{"uint64" if t.is_uint64(found) else "int64"}", or write it as declared'
+    return ""
+
+
+def _told_type(kind: pa.DataType) -> str:
+    """Without what says nothing of the values: whether they are a dictionary, large, or views."""
+    kind = storage_type(kind)
+    if is_list(kind):
+        return f"list<{_told_type(kind.value_type)}>"
+    return str(kind).removeprefix("large_").removesuffix("_view")
+
+
+def _is_zone_missing(types: Iterable[str]) -> bool:
+    return any(kind.startswith("timestamp") and "tz=" not in kind for kind in types)
 
 
 @dataclass
@@ -162,7 +191,9 @@ class Drift:
             self.extra.setdefault(name, _Seen()).add(path, footer.num_rows)
         for each in footer.schema if is_sound and footer.num_rows else ():
             if each.name in declared:
-                self.types.setdefault(each.name, {}).setdefault(str(each.type), _Seen()).add(path, footer.num_rows)
+                self.types.setdefault(each.name, {}).setdefault(_told_type(each.type), _Seen()).add(
+                    path, footer.num_rows
+                )
         for name in missing_optional(footer, self.schema):
             seen = self.missing.setdefault(name, _Seen())
             seen.add(path, footer.num_rows)
@@ -172,16 +203,18 @@ class Drift:
         """Optional columns that are missing, types that change, columns that nobody reads."""
         for name, seen in sorted(self.missing.items()):
             beside = f'; "{seen.alike}" looks like it' if seen.alike else ""
-            text = f"optional, and missing in {self._of_all(seen)}: {seen.rows:,} rows count as missing_column_rows"
+            text = f"optional, and missing in {self._of_all(seen)}: {seen.rows:,} rows are learned without it"
             yield Note(f"column {name}", f"{text}{beside}")
         for name, types in self.types.items():
             if len(types) > 1:
                 told = "; ".join(f"{kind} in {self._of_all(one)}, first {one.first}" for kind, one in types.items())
+                told += "; null is a file without a value" if "null" in types else ""
+                told += "; times without a zone are taken as UTC" if _is_zone_missing(types) else ""
                 yield Note(f"column {name}", f"stored in {len(types)} types, all read as declared: {told}")
         if self.extra:
             told = [f"{name} ({self._of_all(seen)})" for name, seen in list(self.extra.items())[:_SHOWN]]
             more = f" and {len(self.extra) - _SHOWN} more" if len(self.extra) > _SHOWN else ""
-            yield Note("columns", f"the schema does not mention, so nobody reads: {', '.join(told)}{more}")
+            yield Note("columns", f"not in the schema, so that nobody reads them: {', '.join(told)}{more}")
 
     def _of_all(self, seen: _Seen) -> str:
         return f"{seen.files:,} of {self.files:,} files"

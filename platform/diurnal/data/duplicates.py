@@ -13,9 +13,9 @@ from itertools import islice
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from diurnal.data.arrow import column
+from diurnal.data.footers import open_parquet
 from diurnal.data.holdout import hashed_ids
 from diurnal.data.partitions import Increment, open_filesystem
 from diurnal.errors import DataError, Fault
@@ -123,7 +123,7 @@ def _blocks(increment: Increment, name: str) -> Iterator[tuple[str, pa.Array]]:
     for file in increment.files:
         try:
             with filesystem.open_input_file(file.path) as source:
-                parquet = pq.ParquetFile(source)
+                parquet = open_parquet(source, [name])
                 if name not in parquet.schema_arrow.names:
                     continue
                 for batch in parquet.iter_batches(_BLOCK_ROWS, columns=[name], use_threads=False):

@@ -119,11 +119,14 @@ def _refuse_outcomes(bad: np.ndarray, chunk: pa.Array, outcome: Outcome, name: s
         must = "every label is a finite number"
     value = chunk[int(np.argmax(bad))].as_py()
     shown = "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:40]
-    role = what.partition(" ")[0]
-    other = "" if outcome.is_spelled else f", or declare {role}.positive and {role}.negative, or {role}.at_least"
-    if shown in ("null", "nan") and role == "task":
-        other = ', or declare missing = "skip"'
-    _refuse(bad, shown, f"column {name} ({what})", must, other)
+    role, fix = what.partition(" ")[0], ""
+    if shown in ("null", "nan"):
+        fix = "write the outcomes of these rows, or leave them out: what has no outcome cannot be learned"
+        if role == "task":
+            fix = 'write the outcomes of these rows, or declare missing = "skip"'
+    elif not outcome.is_spelled:
+        fix = f"write 0 or 1, or say what is a positive: {role}.positive and {role}.negative, or {role}.at_least"
+    _refuse(bad, shown, f"column {name} ({what})", must, fix)
 
 
 def _weights(rows: pa.RecordBatch, name: str) -> np.ndarray:
@@ -154,9 +157,9 @@ def _required(rows: pa.RecordBatch, name: str) -> pa.Array:
     return chunk
 
 
-def _refuse(bad: np.ndarray, value: str, where: str, must: str, other_fix: str = "") -> None:
+def _refuse(bad: np.ndarray, value: str, where: str, must: str, fix: str = "") -> None:
     found = f"{value} (such are {np.count_nonzero(bad)} of {len(bad)} rows)"
-    raise DataError([Fault(where, found, must, f"write these rows again, or leave them out{other_fix}")])
+    raise DataError([Fault(where, found, must, fix or "write these rows again, or leave them out")])
 
 
 @np.errstate(invalid="ignore", divide="ignore", over="ignore")

@@ -29,6 +29,7 @@ from pyarrow import types as t
 from diurnal.config import Schema
 from diurnal.data.arrow import column, hash_strings, is_null, view_of
 from diurnal.data.columns import declared_columns, is_list, is_string
+from diurnal.data.footers import open_parquet
 from diurnal.data.hashing import hash_int64, mix64
 from diurnal.data.objects import ObjectPath
 from diurnal.data.partitions import HeldOut, Increment, ParquetFile, open_filesystem
@@ -171,7 +172,8 @@ def _held_out_rows(increment: Increment, schema: Schema, rule: HeldOut) -> Itera
                 with filesystem.open_input_file(file.path) as source:
                     if source.size() != file.size_bytes:
                         raise OSError(f"{source.size()} bytes; there were {file.size_bytes} when it was planned")
-                    for rows, positions in _inside(pq.ParquetFile(source), names, position, increment.num_own_rows):
+                    opened = open_parquet(source, names)
+                    for rows, positions in _inside(opened, names, position, increment.num_own_rows):
                         mask = is_held_out(rows, positions, rule)
                         yield without_views(rows).filter(pa.array(mask)), positions[mask]
             except (OSError, pa.ArrowException) as error:

@@ -26,12 +26,12 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from diurnal.config import Label, Schema
 from diurnal.data.arrow import column
 from diurnal.data.audit import RowAudit
 from diurnal.data.files import HeldOut, ParquetFile, Sampled, Sampling
+from diurnal.data.footers import open_parquet
 from diurnal.data.hashing import mix64
 from diurnal.data.holdout import row_hashes
 from diurnal.data.inputs import read_labels
@@ -157,7 +157,7 @@ def _count_file(
         with system.open_input_file(place) as source:
             if source.size() != file.size_bytes:
                 raise OSError(f"{source.size()} bytes; there were {file.size_bytes} when it was planned")
-            opened = pq.ParquetFile(source, page_checksum_verification=True)
+            opened = open_parquet(source, wanted, page_checksum_verification=True)
             names = [name for name in opened.schema_arrow.names if name in wanted]
             for group, num_rows in enumerate(file.row_group_rows):
                 first, position = position, position + num_rows

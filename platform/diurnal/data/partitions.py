@@ -173,7 +173,9 @@ def survey_dataset(path: str, since: str = "") -> tuple[list[str], list[Fault]]:
         hours = _folders(filesystem, day.path, "hr=")
         if hours and _data_files(filesystem, day.path):
             must = "a day has either Parquet files or hr=HH folders"
-            faults.append(Fault(day.path, "both", must, "move the files into their hours"))
+            faults.append(
+                Fault(day.path, "Parquet files beside hr=HH folders", must, "move the files into their hours")
+            )
         wrong = [hour for hour in hours if not re.fullmatch(r"hr=([01]\d|2[0-3])", hour.base_name)]
         faults += [Fault(hour.path, hour.base_name, "hr=00 to hr=23", "rename the folder") for hour in wrong]
         ids += [f"{date}T{hour.base_name.removeprefix('hr=')}" for hour in hours if hour not in wrong]
@@ -270,9 +272,11 @@ def survey_increment(path: str, increment_id: str, schema: Schema, on_bad_file: 
         elif on_bad_file == "quarantine" and footer.is_content:
             quarantined.append(info.path)
         else:
-            fix = 'write the file again, take it out of the folder, or set data.on_bad_file = "quarantine"'
+            fix = 'write the file again, take it out of the folder, or leave it out by data.on_bad_file = "quarantine"'
             fix = fix if footer.is_content else "see whether the storage answers, and lets you read the file"
-            faults.append(Fault(info.path, footer.reason, "a readable Parquet footer", fix))
+            faults.append(
+                Fault(info.path, footer.reason, "a whole file, with a readable Parquet footer at its end", fix)
+            )
     facts = [
         (i.base_name, i.size, f.num_rows if isinstance(f, Footer) else -1) for i, f in zip(infos, found, strict=True)
     ]

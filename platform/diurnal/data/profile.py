@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from diurnal.config import Schema
 from diurnal.data.columns import encoded_columns
+from diurnal.data.footers import open_parquet
 from diurnal.data.ids import IncrementId
 from diurnal.data.partitions import Increment, open_filesystem
 from diurnal.data.sketches import IdSketch
@@ -205,9 +206,9 @@ def _read_file(source: pa.NativeFile, atoms: list[Atom], task: ProfileTask, tall
     strings = {feature.source for feature in task.schema.sparse if feature.type == "string"}
     leaves = [footer.schema.column(index) for index in range(footer.num_columns)]
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY" and _top(leaf.path, strings)]
-    file = pq.ParquetFile(source, metadata=footer, read_dictionary=texts)
     stored = set(footer.schema.to_arrow_schema().names)
     names = [name for name in encoded_columns(task.schema) if name in stored]
+    file = open_parquet(source, names, footer, read_dictionary=texts)
     for atom in atoms:
         at = 0
         for batch in file.iter_batches(_BLOCK_ROWS, [atom.row_group], names, use_threads=False):

@@ -16,6 +16,7 @@ from diurnal.data.columns import encoded_columns
 from diurnal.data.encode import encode
 from diurnal.data.encoded import Encoded
 from diurnal.data.files import HeldOut, Sampling
+from diurnal.data.footers import open_parquet
 from diurnal.data.holdout import is_held_out, without_views
 from diurnal.data.negatives import split_rows
 from diurnal.data.packed import PackedBatch, error_block
@@ -166,15 +167,17 @@ def _file_pieces(opened: pa.NativeFile, ranges: Sequence[RowRange], source: _Sou
     schema = source.schema
     footer = pq.read_metadata(opened)
     strings = _string_leaves(footer, schema)
-    # Files without checksums of their pages are read all the same.
-    file = pq.ParquetFile(opened, metadata=footer, read_dictionary=strings, page_checksum_verification=True)
     stored = set(footer.schema.to_arrow_schema().names)
     held_out = None if ranges[0].first_row >= JOINED_ROW else source.held_out
     wanted = encoded_columns(schema) + ([held_out.column] if held_out is not None and held_out.column else [])
     names = [name for name in dict.fromkeys(wanted) if name in stored]
     if source.sampling is not None:
         drawn_by = {Label.model_validate_json(source.sampling.label).column, source.sampling.column} & stored
-        yield from _sampled_pieces(file, ranges, list(dict.fromkeys([*names, *sorted(drawn_by)])), source)
+        names = list(dict.fromkeys([*names, *sorted(drawn_by)]))
+    # Files without checksums of their pages are read all the same.
+    file = open_parquet(opened, names, footer, read_dictionary=strings, page_checksum_verification=True)
+    if source.sampling is not None:
+        yield from _sampled_pieces(file, ranges, names, source)
         return
     has_lists = any("." in leaf for leaf in strings)
     for run in _runs(ranges, footer, has_lists):

@@ -20,6 +20,7 @@ from diurnal.config import Label, Schema, Task
 from diurnal.data.arrow import column, read_numbers
 from diurnal.data.columns import encoded_columns
 from diurnal.data.encode import count_names, encode
+from diurnal.data.footers import open_parquet
 from diurnal.data.ids import IncrementId
 from diurnal.data.inputs import read_labels, read_task_labels
 from diurnal.data.partitions import Increment, ParquetFile, open_filesystem
@@ -46,6 +47,8 @@ class _Refused:
     """Rows of a file that encoding refuses for one reason."""
 
     fault: Fault
+    row: int
+    """The first one's place in its file."""
     count: int = 0
 
 
@@ -65,7 +68,8 @@ class FileValues:
         if self.error is not None:
             yield self.error
         for one in self.refused.values():
-            found = f"{one.fault.found} (such are {one.count:,} of the {self.rows:,} rows looked at)"
+            such = f"such are {one.count:,} of the {self.rows:,} rows looked at"
+            found = f"{one.fault.found} in row {one.row:,}, counted from 0 ({such})"
             yield Fault(f"{self.path}: {one.fault.where}", found, one.fault.rule, one.fault.fix)
 
 
@@ -139,34 +143,39 @@ def _look_at_file(
 ) -> None:
     try:
         with filesystem.open_input_file(file.path) as source:
-            for rows in _read(source, chosen, schema):
+            for place, rows in _read(source, chosen, schema):
                 found.tally.add(rows, schema, first_row + found.rows, frame)
                 found.rows += rows.num_rows
-                _refuse_or_count(rows, schema, found)
+                _refuse_or_count(rows, place, schema, found)
     except (OSError, pa.ArrowException) as error:
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
-        found.error = Fault(file.path, text, "a file that can be read", "write the file again")
+        found.error = Fault(
+            file.path, text, "a file whose pages are whole", "write the file again, or take it out of the folder"
+        )
     except DataError as error:
         fault = error.faults[0]
         found.error = Fault(f"{file.path}: {fault.where}", fault.found, fault.rule, fault.fix)
 
 
-def _read(source: pa.NativeFile, chosen: Sequence[Slice], schema: Schema) -> Iterator[pa.RecordBatch]:
-    file = pq.ParquetFile(source, page_checksum_verification=True)
-    stored = set(file.schema_arrow.names)
+def _read(source: pa.NativeFile, chosen: Sequence[Slice], schema: Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows, and the place of the first one in the file."""
+    footer = pq.read_metadata(source)
+    starts = np.cumsum([0, *(footer.row_group(i).num_rows for i in range(footer.num_row_groups))]).tolist()
+    stored = set(footer.schema.to_arrow_schema().names)
     names = [name for name in encoded_columns(schema) if name in stored]
+    file = open_parquet(source, names, footer, page_checksum_verification=True)
     for one in chosen:
         at = 0
         for batch in file.iter_batches(_BLOCK_ROWS, [one.row_group], names, use_threads=False):
             first, last = max(at, one.start), min(at + batch.num_rows, one.stop)
             if first < last:
-                yield batch.slice(first - at, last - first)
+                yield starts[one.row_group] + first, batch.slice(first - at, last - first)
             at += batch.num_rows
             if at >= one.stop:
                 break
 
 
-def _refuse_or_count(rows: pa.RecordBatch, schema: Schema, found: FileValues) -> None:
+def _refuse_or_count(rows: pa.RecordBatch, place: int, schema: Schema, found: FileValues) -> None:
     """Encodes the rows with labels, weights and unknown ids that are never refused, then lets each of these be said."""
     sparse = tuple(one.model_copy(update={"unknown": "empty"}) for one in schema.sparse)
     lenient = schema.model_copy(update={"sparse": sparse, "label": Label(column=schema.label.column), "tasks": ()})
@@ -176,12 +185,12 @@ def _refuse_or_count(rows: pa.RecordBatch, schema: Schema, found: FileValues) ->
     bad_weights = _bad_weights(_there(rows, schema.weight)) if schema.weight else np.zeros(0, bool)
     if bad_weights.any():
         sound = _with(sound, schema.weight, ones)
-        _refuse(_with(sound, schema.weight, rows.column(schema.weight)), bad_weights, lenient, found)
+        _refuse(_with(sound, schema.weight, rows.column(schema.weight)), bad_weights, place, lenient, found)
     if bad_labels.any():
         labelled = _with(sound, schema.label.column, rows.column(schema.label.column))
-        _refuse(labelled, bad_labels, lenient.model_copy(update={"label": schema.label}), found)
+        _refuse(labelled, bad_labels, place, lenient.model_copy(update={"label": schema.label}), found)
     for task in schema.tasks:
-        _refuse_or_count_task(_with(sound, task.source, column(rows, task.source)), task, lenient, found)
+        _refuse_or_count_task(_with(sound, task.source, column(rows, task.source)), place, task, lenient, found)
     encoded = encode(sound, lenient)
     names = count_names(lenient)
     for event, per_row in zip(encoded.events, encoded.event_rows, strict=True):
@@ -190,10 +199,12 @@ def _refuse_or_count(rows: pa.RecordBatch, schema: Schema, found: FileValues) ->
         event = np.flatnonzero(encoded.events == names.index(f"sparse/{feature.name}/unknown"))
         if feature.unknown == "refuse" and len(event):
             strict = tuple(feature if one.name == feature.name else one for one in sparse)
-            _refuse(sound, encoded.event_rows[event[0]] > 0, lenient.model_copy(update={"sparse": strict}), found)
+            _refuse(
+                sound, encoded.event_rows[event[0]] > 0, place, lenient.model_copy(update={"sparse": strict}), found
+            )
 
 
-def _refuse_or_count_task(rows: pa.RecordBatch, task: Task, lenient: Schema, found: FileValues) -> None:
+def _refuse_or_count_task(rows: pa.RecordBatch, place: int, task: Task, lenient: Schema, found: FileValues) -> None:
     values = column(rows, task.source)
     if values is None:
         found.counts[f"task/{task.name}/missing_column_rows"] += rows.num_rows
@@ -201,17 +212,20 @@ def _refuse_or_count_task(rows: pa.RecordBatch, task: Task, lenient: Schema, fou
     labels, bad = read_task_labels(values, task)
     found.counts[f"task/{task.name}/null"] += int(np.count_nonzero(np.isnan(labels) & ~bad))
     if bad.any():
-        _refuse(rows, bad, lenient.model_copy(update={"tasks": (task,)}), found)
+        _refuse(rows, bad, place, lenient.model_copy(update={"tasks": (task,)}), found)
 
 
-def _refuse(rows: pa.RecordBatch, bad: np.ndarray, schema: Schema, found: FileValues) -> None:
+def _refuse(rows: pa.RecordBatch, bad: np.ndarray, place: int, schema: Schema, found: FileValues) -> None:
     """Lets `encode` say what is wrong with the first of the bad rows, and counts them."""
     try:
-        encode(rows.slice(int(np.argmax(bad)), 1), schema)
+        row = int(np.argmax(bad))
+        encode(rows.slice(row, 1), schema)
     except DataError as error:
         fault = error.faults[0]
         first = replace(fault, found=fault.found.partition(" (such are ")[0])
-        found.refused.setdefault((fault.where, fault.rule), _Refused(first)).count += int(np.count_nonzero(bad))
+        found.refused.setdefault((fault.where, fault.rule), _Refused(first, place + row)).count += int(
+            np.count_nonzero(bad)
+        )
 
 
 def _bad_weights(weights: pa.Array) -> np.ndarray:

@@ -6,13 +6,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from diurnal.config import Config
-from diurnal.daily.status import status
+from diurnal.daily.status import Trouble, status
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.database import default_url
 from diurnal.ledger.lease import Lease
@@ -160,6 +161,20 @@ def test_an_undecided_version_needs_nobody(config: Config, ledger: Ledger, lease
     found = status(config, ledger, now_s)
     assert [(t.increment, t.needs_a_person) for t in found.troubles] == [("2026-01-02", False), ("2026-01-03", False)]
     assert not found.needs_a_person
+
+
+def test_hours_of_a_gap_are_told_together_and_old_ones_are_counted(
+    config: Config, ledger: Ledger, lease: Lease
+) -> None:
+    found = status(config, ledger, now_s)
+    hours = [f"2026-01-01T{hour:02}" for hour in range(24)]
+    skipped = [Trouble(hour, "skipped", f"skipped: gap {i // 2}", "nothing", False) for i, hour in enumerate(hours)]
+    held = Trouble("2026-01-01T00", "held", "held: rows", "look", True)
+    text = replace(found, troubles=(held, *skipped)).text()
+    assert "! 2026-01-01T00: held: rows" in text
+    assert "- 2026-01-01T22 to 2026-01-01T23 (2): skipped: gap 11" in text
+    assert "gap 1\n" not in text
+    assert "and 4 earlier ones that need nobody" in text
 
 
 LOOK = """

@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -56,10 +56,10 @@ def test_what_looks_alike_has_to_be_of_a_fitting_type(days: Any, make_schema: Ma
         ({"many": True}, [[{"id": 1}]], pa.list_(pa.struct([("id", pa.int64())])), "one flat list"),
         ({"many": True}, [[(1, 2.0)]], pa.map_(pa.int64(), pa.float64()), "its keys, or its values"),
         ({"many": True}, [1], pa.int64(), "many = false"),
-        ({"many": True}, [["a"]], pa.list_(pa.string()), "declare the type"),
+        ({"many": True}, [["a"]], pa.list_(pa.string()), 'declare type = "string"'),
         ({}, [[1]], pa.list_(pa.int64()), "many = true"),
         ({}, [{"id": 1, "kind": 2}], pa.struct([("id", pa.int64()), ("kind", pa.int64())]), "(id, kind)"),
-        ({"type": "string"}, [1.5], pa.float64(), "declare the type"),
+        ({"type": "string"}, [1.5], pa.float64(), "exact to 2^53"),
     ],
 )
 def test_a_type_that_cannot_be_read_has_a_fix_of_its_own(
@@ -91,7 +91,7 @@ def test_what_changes_over_the_files_is_told_once(days: Any, make_schema: MakeSc
     assert '"Bonus" looks like it' in optional
     assert "column user: stored in 2 types" in types
     assert "int64 in 1 of 4 files, first a; int32 in 2 of 4 files, first b" in types
-    assert extra.endswith("nobody reads: debug (1 of 4 files), Bonus (1 of 4 files)")
+    assert extra.endswith("nobody reads them: debug (1 of 4 files), Bonus (1 of 4 files)")
 
 
 def test_faults_that_are_the_same_are_told_once(days: Any, make_schema: MakeSchema) -> None:
@@ -99,6 +99,33 @@ def test_faults_that_are_the_same_are_told_once(days: Any, make_schema: MakeSche
     days.write({"a.parquet": {"label": [1], "user": [1]}})
     schema = make_schema(dense=[{"name": "price"}, {"name": "cost", "column": "price", "transform": "sqrt"}])
     assert len(survey_increment(days.path, DAY, schema).faults) == 1
+
+
+def test_a_file_without_a_label_is_told_so(days: Any, make_schema: MakeSchema) -> None:
+    days.write({"a.parquet": {"label": pa.nulls(3), "price": [1.0] * 3, "user": [1, 2, 3]}})
+    [fault] = survey_increment(days.path, DAY, make_schema()).faults
+    assert fault.found == "no value in any of its 3 rows (the type is null)"
+    assert fault.fix == "write the labels, or take the file out"
+
+
+def test_how_a_writer_stores_the_same_values_is_no_news(days: Any, make_schema: MakeSchema) -> None:
+    """Writers choose dictionaries, large types and views; integers of another width are worth a word."""
+    words = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+    lists = [pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(pa.string_view()), pa.list_(words[3])]
+    schema = make_schema(
+        sparse=[
+            {"name": "word", "type": "string"},
+            {"name": "tags", "type": "string", "many": True, "max_length": 3},
+            {"name": "user"},
+        ],
+        tables=[{"name": name, "rows": 8, "dim": 4} for name in ("word", "tags", "user")],
+    )
+    drift = Drift(schema)
+    for i, (word, tags) in enumerate(zip(words, lists, strict=True)):
+        kinds = {"label": pa.int8(), "price": pa.float64(), "word": word, "tags": tags}
+        kinds["user"] = pa.int32() if i else pa.int64()
+        drift.add(f"{i}.parquet", Footer(cast(Any, SimpleNamespace(num_rows=3)), pa.schema(kinds)))
+    assert [note.where for note in drift.notes()] == ["column user"]
 
 
 # --- row groups and memory

@@ -53,7 +53,7 @@ def test_a_folder_that_is_no_date_or_hour_is_refused(days: Any, schema: Schema, 
 def test_files_beside_hours_are_refused(days: Any, schema: Schema) -> None:
     days.write({"a.parquet": EIGHT})
     days.folder(f"dt={DAY}/hr=01")
-    assert "both" in faults_of(lambda: list_increments(days.path, schema))[0]
+    assert "beside hr=HH folders" in faults_of(lambda: list_increments(days.path, schema))[0]
 
 
 def test_a_dataset_that_does_not_exist(days: Any, schema: Schema) -> None:

@@ -79,8 +79,8 @@ def test_counts_are_over_all_blocks_and_name_the_first_value(days: Any, make_sch
     days.write({"a.parquet": columns(rows, label=labels, user=users)}, row_group_size=15_000)
     [found] = look_at_values(days.increment(schema), schema, None)
     label, user = found.faults()
-    assert label.found == "3 (such are 3 of the 20,000 rows looked at)"
-    assert user.found == "1000 (such are 18,999 of the 20,000 rows looked at)"
+    assert label.found == "3 in row 5, counted from 0 (such are 3 of the 20,000 rows looked at)"
+    assert user.found == "1000 in row 1,000, counted from 0 (such are 18,999 of the 20,000 rows looked at)"
     assert found.counts["sparse/user/negative"] == 2
     [sample] = look_at_values(days.increment(schema), schema, 4000)
     assert sample.rows == 4000
@@ -91,7 +91,7 @@ def test_spelled_labels_are_looked_at_as_they_are_encoded(days: Any, make_schema
     schema = make_schema(label={"column": "label", "positive": "yes", "negative": "no"})
     days.write({"a.parquet": columns(4, label=["yes", "no", "maybe", None])})
     [fault] = next(iter(look_at_values(days.increment(schema), schema, None))).faults()
-    assert "maybe (such are 2 of the 4 rows" in fault.found
+    assert "maybe in row 2, counted from 0 (such are 2 of the 4 rows" in fault.found
     assert fault.rule == "every label is yes or no"
 
 
@@ -134,13 +134,36 @@ def test_a_remark_that_is_true_of_many_increments_is_told_once(days: Any, make_s
         days.write({"a.parquet": rows}, f"2026-01-0{day}")
     notes = texts_of(validate(config_of(days.path, schema), memory_bytes=1 << 30))[1]
     told = [
-        "price: dead, no value in any of 40 rows, as far as looked at; daily holds it (in 2 of 4 increments",
-        "dense price: not finite, or outside the domain of the transform: 2 in 160 rows looked at (in 2 of 4",
+        "price: dead, no value in any of 40 rows, as far as looked at; daily holds such a day (in 2 of 4 increments",
+        "dense price: NaN, infinite, too large for 32 bits, or outside the transform's domain, so that ",
         "dense flag: the same in all rows looked at (in 4 of 4 increments, first: 2026-01-01)",
         "column price: stored in 2 types",
     ]
     assert all(any(text.startswith(words) for text in notes) for words in told), notes
     assert len(notes) == len(told)
+
+
+def test_what_is_true_of_many_columns_is_told_once(days: Any, make_schema: MakeSchema) -> None:
+    """A dump of a feature store has hundreds of columns, and eighteen of them some infinities."""
+    names = [f"x{i}" for i in range(12)]
+    schema = make_schema(dense=[{"name": name} for name in names])
+    values = np.where(np.arange(40) == 3, np.inf, np.arange(40.0))
+    days.write({"a.parquet": columns(40, **dict.fromkeys(names, values))})
+    _, notes = texts_of(validate(config_of(days.path, schema)))
+    [note] = [note for note in notes if "NaN" in note]
+    assert note.startswith("12 columns: NaN, infinite")
+    assert "dense x0 (1), dense x1 (1)" in note
+    assert "and 4 more, of 40 rows looked at (first: " in note
+
+
+def test_a_clock_that_stands_still_within_an_hour_is_no_news(days: Any, make_schema: MakeSchema) -> None:
+    schema = make_schema(
+        sparse=[{"name": "hour", "column": "at", "type": "timestamp", "mapping": "hour"}],
+        tables=[{"name": "hour", "rows": 24, "dim": 4}],
+    )
+    days.write({"a.parquet": columns(40, at=pa.array([10**15] * 40, pa.timestamp("us")))})
+    _, notes = texts_of(validate(config_of(days.path, schema)))
+    assert not [note for note in notes if "hour" in note]
 
 
 def test_hours_that_are_no_hours_and_parts(days: Any, make_schema: MakeSchema) -> None:
@@ -229,7 +252,7 @@ def test_the_command_tells_a_line_an_increment_and_notes(run: Callable[..., Any]
     assert done.exit_code == 0, done.output
     first, note, last = done.stdout.splitlines()
     assert first.split() == [DAY, "40", "rows", "2", "files"]
-    assert note.startswith("note: columns: the schema does not mention, so nobody reads: bought (2 of 2 files)")
+    assert note.startswith("note: columns: not in the schema, so that nobody reads them: bought (2 of 2 files)")
     assert note.endswith("debug (1 of 2 files)")
     assert last == "1 increments fit config and schema: 40 rows, of which 40 were looked at"
     told = json.loads(run("--json", "--rows", "8").stdout)

@@ -136,6 +136,8 @@ def _reason(kind: pa.DataType) -> str:
         return "a struct is no column of numbers or ids: write each of its fields as a column"
     if t.is_map(kind):
         return "a map is no column of numbers or ids: write what matters of it as columns, or its keys as a list"
+    if t.is_list_view(kind) or t.is_large_list_view(kind):
+        return "a list view is no list that can be read: write a list, as pa.list_ in place of pa.list_view"
     if t.is_date(kind):
         return "a date is neither a number nor an id: write the days since something as an integer"
     if t.is_fixed_size_binary(kind):

@@ -16,8 +16,14 @@ _FEW_VALUES = 32
 """Integers with so few values are taken as categories where no name says otherwise."""
 _HEAVY_TAIL = 5.0
 """Times further from the median is the 99 % quantile than the 1 % quantile."""
-_INDICATED = (0.01, 0.99)
+INDICATED = (0.01, 0.99)
 """Share of rows without a number between which an input of its own says whether there is one."""
+_BENT = {
+    "log1p": "; a long tail, so log1p",
+    "symlog": "; long tails, so symlog",
+    "power": "; a long tail of small numbers, so a root",
+}
+_ROOT = 0.25
 _BAG_QUANTILE = 0.999
 _BUCKETS = 16
 _LOOKED_AT = 200
@@ -81,16 +87,14 @@ def dense_entries(
     nulls = _nulls(values)
     if settings is not None:
         low, middle, high = (f"{v:.4g}" for v in np.quantile(finite, [0.01, 0.5, 0.99]))
-        bent = {"log1p": "; a long tail, so log1p", "symlog": "; long tails, so symlog"}.get(
-            settings.get("transform", ""), ""
-        )
+        bent = _BENT.get(settings.get("transform", ""), "")
         inf = f"; {len(x) - len(finite):,} not finite" if len(finite) < len(x) else ""
         quantiles = f"1 %, 50 % and 99 % of the values: {low}, {middle}, {high}"
         why = f"{values.field.types}; {nulls}{inf}; {quantiles}{bent}{beside}"
         entries.append(Entry("dense", base | settings, why))
     empty = float(values.null_share)
     mask = np.packbits(values.is_null).tobytes()
-    if _INDICATED[0] <= empty <= _INDICATED[1] and mask not in indicated:
+    if INDICATED[0] <= empty <= INDICATED[1] and mask not in indicated:
         indicated.add(mask)
         scaled = {"shift": _short(empty), "scale": _short(0.5 / math.sqrt(empty * (1 - empty)))}
         own = {"name": names.take(f"{name}_missing"), "column": values.field.name}
@@ -112,8 +116,9 @@ def _number_settings(values: Values, finite: np.ndarray) -> dict[str, Any] | Non
     settings: dict[str, Any] = {"clip": [low, high]}
     seen = np.clip(finite, low, high)
     if bent:
-        settings["transform"] = bent
-        seen = np.log1p(seen) if bent == "log1p" else np.copysign(np.log1p(np.abs(seen)), seen)
+        settings |= {"transform": bent} | ({"exponent": _ROOT} if bent == "power" else {})
+        bends = {"log1p": np.log1p, "power": lambda x: x**_ROOT, "symlog": lambda x: np.copysign(np.log1p(abs(x)), x)}
+        seen = bends[bent](seen)
     unit = float(np.abs(seen).max()) or 1.0  # squares of huge numbers overflow
     mean, std = unit * float((seen / unit).mean()), unit * float((seen / unit).std())
     if not std or not math.isfinite(std) or not math.isfinite(0.5 / std):
@@ -124,11 +129,13 @@ def _number_settings(values: Values, finite: np.ndarray) -> dict[str, Any] | Non
 
 
 def _transform(finite: np.ndarray, low: float) -> str:
-    """log1p or symlog where a tail is long, and the numbers are large enough for it to matter."""
+    """Where a tail is long: log1p, a root where the numbers are so small that this bends nothing, or symlog."""
     q01, q50, q99 = np.quantile(finite, [0.01, 0.5, 0.99])
     above, below = q99 - q50, q50 - q01
     if low >= 0:
-        return "log1p" if q99 > _HEAVY_TAIL and above > _HEAVY_TAIL * below else ""
+        if q99 > _HEAVY_TAIL:
+            return "log1p" if above > _HEAVY_TAIL * below else ""
+        return "power" if q99 > 2 * _HEAVY_TAIL * q50 > 0 else ""
     q25, q75 = np.quantile(finite, [0.25, 0.75])
     tails = max(above, below)
     return "symlog" if tails > 2 * _HEAVY_TAIL and tails > 2 * _HEAVY_TAIL * (q75 - q25) else ""

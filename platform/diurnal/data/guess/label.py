@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from diurnal.data.guess.names import label_score
+from diurnal.data.guess.names import label_score, names_an_outcome
 from diurnal.data.guess.values import Values
 from diurnal.errors import DataError, Fault
 
@@ -53,6 +53,8 @@ class LabelGuess:
     """(n,) bool."""
     others: dict[str, str] = field(default_factory=dict)
     """Other columns that sound like an outcome and have its values, and why they were not taken."""
+    doubt: str = ""
+    """What else may be the label, where nothing but its values speaks for this one."""
 
     @property
     def rate(self) -> float:
@@ -65,8 +67,9 @@ def guess_label(columns: Mapping[str, Values], wish: Wish = NO_WISH) -> LabelGue
     Raises:
         DataError: there is none, there are several and no name tells, or the best one cannot be declared.
     """
-    scored = {name: label_score(name) for name, values in columns.items() if _may_be_label(values)}
+    scored = {name: _score(values) for name, values in columns.items() if _may_be_label(values)}
     named = sorted((name for name, score in scored.items() if score > 0), key=lambda name: -scored[name])
+    doubt = ""
     if wish.column:
         named = [_asked(columns, wish.column).field.name, *(name for name in named if name != wish.column)]
     elif not named:
@@ -75,10 +78,30 @@ def guess_label(columns: Mapping[str, Values], wish: Wish = NO_WISH) -> LabelGue
         if len(neutral) != 1:
             raise DataError([_cannot_choose(columns, scored, neutral)])
         named = neutral
+        doubt = _other_classes(columns, [name for name, score in scored.items() if score == 0 and name != neutral[0]])
     best = _as_label(columns[named[0]], wish)
     why = f"its values are those of a label, and its name sounds like one; it may come before or after {named[0]}"
     others = {name: why for name in named[1:] if _classes(columns[name]) <= {"0", "1"}}
-    return LabelGuess(best.column, best.settings, best.why, best.labels, others)
+    return LabelGuess(best.column, best.settings, best.why, best.labels, others, doubt)
+
+
+def _score(values: Values) -> int:
+    """How much a column's name sounds like an outcome; a little where one of its two values is called like one."""
+    score = label_score(values.field.name)
+    return 1 if score == 0 and _outcome(_spellings(values)) is not None else score
+
+
+def _outcome(spelled: list[str]) -> int | None:
+    """Which of two texts is the name of an outcome, as `bought` beside `not`."""
+    codes = [code for code, text in enumerate(spelled) if names_an_outcome(text)]
+    return codes[0] if len(spelled) == 2 and len(codes) == 1 else None
+
+
+def _other_classes(columns: Mapping[str, Values], names: list[str]) -> str:
+    if not names:
+        return ""
+    told = ", ".join(f"{name} ({' and '.join(sorted(_classes(columns[name])))})" for name in names[:_SHOWN])
+    return f"no name says that it is the outcome; of two values are also: {told}. If it is one of these, give --label"
 
 
 def _asked(columns: Mapping[str, Values], name: str) -> Values:
@@ -112,7 +135,7 @@ def _known_positive(spelled: list[str]) -> int | None:
     for positive, negative in _SPELLINGS:
         if set(lower) <= {positive, negative}:
             return lower.index(positive) if positive in lower else 1 - lower.index(negative)
-    return None
+    return _outcome(spelled)
 
 
 def _cannot_choose(columns: Mapping[str, Values], scored: Mapping[str, int], plain: list[str]) -> Fault:

@@ -18,6 +18,10 @@ _OUTCOMES = (
 _LABELS = tuple(names.split() for names in _OUTCOMES)
 """Names of outcomes, the most telling first."""
 
+_HAPPENED = "click clicked conversion converted purchase purchased bought ordered installed subscribed churned"
+_DONE = frozenset(_HAPPENED.split())
+"""What a row's text says where the outcome came about."""
+
 _BEFORE = "past prev previous last history hist avg mean ctr rate prior before ever count cnt num days"
 _PAST = frozenset(_BEFORE.split())
 
@@ -94,6 +98,11 @@ def label_score(name: str) -> int:
         if any(word in names for word in found if len(word) > 1):
             return 5 - place
     return 0
+
+
+def names_an_outcome(value: str) -> bool:
+    """Whether a text is what a row says when its outcome came about, as `bought`."""
+    return value.casefold() in _DONE
 
 
 class SafeNames:

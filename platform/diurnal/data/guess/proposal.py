@@ -14,7 +14,7 @@ from diurnal.data.guess.survey import Survey
 class Entry:
     """A section of `schema.toml`, one of an array when it is `dense`, `sparse` or `tables`."""
 
-    section: Literal["dense", "sparse", "tables", "readiness", "days"]
+    section: Literal["dense", "sparse", "tables", "readiness", "days", "gate"]
     settings: dict[str, Any]
     why: str
 
@@ -58,6 +58,8 @@ class Proposal:
     batch_rows: int
     days: Entry | None
     """The run's section `[days]`, where the defaults would wait for days that never come."""
+    gate: Entry | None
+    """The run's section `[gate]`, where a slice of an increment would never have the rows that judging takes."""
     notes: tuple[str, ...] = ()
     """What a person has to know before anything else."""
 
@@ -103,7 +105,10 @@ class Proposal:
         rows = [("label", self.label.column, self.label.why)]
         rows += [(key.role, key.column, key.why) for key in self.keys]
         for section in ("dense", "sparse"):
-            rows += [(section, _source(entry), entry.why) for entry in getattr(self, section)]
+            entries: tuple[Entry, ...] = getattr(self, section)
+            rows += [(section, _source(entry), entry.why) for entry in entries[:_MAX_SHOWN]]
+            if len(entries) > _MAX_SHOWN:
+                rows.append((section, "...", f"and {len(entries) - _MAX_SHOWN:,} more, in schema.toml"))
         rows.append(("readiness", self.readiness.settings["rule"], self.readiness.why))
         lines = list(_lines([(role, name, _brief(why)) for role, name, why in rows]))
         if self.left_out:
@@ -111,12 +116,26 @@ class Proposal:
                 "",
                 f"left out: {len(self.left_out)} column{'s' * (len(self.left_out) > 1)}, in schema.toml as comments",
             ]
-            lines += _lines([("leak" if o.is_leak else "", o.column, o.reason) for o in self.left_out])
+            lines += _lines(_by_reason(self.left_out))
         return "\n".join([*lines, *(f"\nnote: {note}" for note in self.notes)])
 
 
+_MAX_SHOWN = 40
+"""Inputs of a kind: nobody reads hundreds of lines on a terminal."""
 _MAX_COLUMN_CHARS = 32
 _BRIEF_CHARS = 100
+
+
+def _by_reason(left_out: tuple[LeftOut, ...]) -> list[tuple[str, str, str]]:
+    """Leaks first, then columns that are left out for the same reason together."""
+    alike: dict[tuple[bool, str], list[str]] = {}
+    for out in sorted(left_out, key=lambda out: not out.is_leak):
+        alike.setdefault((out.is_leak, out.reason), []).append(out.column)
+    rows = []
+    for (is_leak, reason), names in alike.items():
+        more = f" ({len(names) - 1:,} more, as {', '.join(map(printable, names[1:4]))})" if len(names) > 1 else ""
+        rows.append(("leak" if is_leak else "", names[0], f"{reason}{more}"))
+    return rows
 
 
 def _source(entry: Entry) -> str:

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
+import numpy as np
+
+from diurnal.config.daily import Gate
 from diurnal.config.features import DIM_MULTIPLE, Dense
 from diurnal.data.guess import inputs
 from diurnal.data.guess.cardinality import count_ids
@@ -39,6 +43,12 @@ _LIVE_S = 36 * 3600
 _WEEKDAYS_FROM = 14
 _REMEMBERED_IDS = 20
 _MAX_IDEAS = 6
+_FEWEST_JUDGED = 100
+_MANY_ROWS = 100
+"""Of a day: fewer may lack a value by chance."""
+_MAX_NULL = 0.995
+"""Share of rows without a value from which on a column says next to nothing, and a small day has none at all, which
+`daily` holds as a dead input."""
 
 
 @dataclass
@@ -90,6 +100,7 @@ def propose(path: str, num_days: int = 7, wish: Wish = NO_WISH, max_rows: int = 
         left_out=tuple(found.left_out),
         batch_rows=_batch_rows(looked),
         days=_days(looked),
+        gate=_gate(looked),
         notes=tuple(_notes(looked, label, keys) + _doubts(found, measured)),
     )
 
@@ -107,6 +118,12 @@ def _sort_in(found: _Found, values: Values, label: LabelGuess) -> Association | 
         reason = f"perhaps a label: {label.others[name]}"
     elif is_weight(name) and len(words(name)) > 1:
         reason = "named like a weight of rows, but a weight is a finite number of at least 0 in every row"
+    elif values.null_share > _MAX_NULL:
+        reason = (
+            f"null in more than {_MAX_NULL:.1%} of the rows: little to learn from, and a day without any would be held"
+        )
+    elif gone := _days_without(looked, values):
+        reason = f"no value in any row of {gone}, after days that had some: `daily` would hold such a day"
     if measured is not None and is_leak:
         reason = "; ".join(filter(None, [f"known only after the outcome, it seems: {measured.text}", reason]))
     names = SafeNames() if reason else found.names
@@ -128,6 +145,18 @@ def _sort_in(found: _Found, values: Values, label: LabelGuess) -> Association | 
     else:
         found.sparse.append(ids)
     return measured
+
+
+def _days_without(looked: Survey, values: Values) -> str:
+    """Days of many rows that lack a column which an earlier one had; a column that came later is a new one."""
+    names = list(dict.fromkeys(folder.increment[:10] for folder in looked.folders))
+    rows = np.bincount(looked.day_of_row, minlength=len(names))
+    filled = np.bincount(looked.day_of_row[~values.is_null], minlength=len(names))
+    lacking = np.flatnonzero((np.cumsum(filled) > 0) & (filled == 0) & (rows >= _MANY_ROWS))
+    if not len(lacking):
+        return ""
+    more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+    return f"{names[lacking[0]]}{more}"
 
 
 def _counted(found: _Found, columns: Mapping[str, Values]) -> list[Ids]:
@@ -309,6 +338,22 @@ def _days(looked: Survey) -> Entry | None:
     return Entry("days", settings, "; ".join(why)) if settings else None
 
 
+def _gate(looked: Survey) -> Entry | None:
+    """Judging on whole increments where a slice of them is too small to decide anything."""
+    defaults = Gate()
+    if looked.median_rows * defaults.slice_share >= defaults.min_rows:
+        return None
+    why = (
+        f"{defaults.slice_share:.0%} of the {looked.median_rows:,} rows of a median increment are fewer than the "
+        f"{defaults.min_rows:,} that `daily` judges a version on: judged on the next increment as a whole"
+    )
+    settings: dict[str, Any] = {"judged_on": "next"}
+    if looked.median_rows < 2 * defaults.min_rows:
+        settings["min_rows"] = max(_FEWEST_JUDGED, looked.median_rows // 2)
+        why += ", and on fewer rows, which decide less often"
+    return Entry("gate", settings, why)
+
+
 def _run_name(path: str) -> str:
     base = path.partition("?")[0].rstrip("/").rpartition("/")[2]
     return SafeNames().take(base or "model").replace(".", "_")
@@ -323,6 +368,8 @@ def _doubts(found: _Found, measured: Mapping[str, Association | None]) -> list[s
 def _notes(looked: Survey, label: LabelGuess, keys: list[Key]) -> list[str]:
     fix = 'its day is refused, unless data.on_bad_file = "quarantine" leaves the file out'
     notes = [f"{file} cannot be read ({why}): {fix}" for file, why in looked.bad_files]
+    if label.doubt:
+        notes.append(f"the label is taken to be {label.column}, by its values alone: {label.doubt}")
     for key in keys:
         if key.role == "weight" and len(words(key.column)) == 1:
             notes.append(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from diurnal.data.guess.inputs import is_quantity, negative_share
+from diurnal.data.guess.inputs import INDICATED, is_quantity, negative_share
 from diurnal.data.guess.names import hints_at, is_weight, names_a
 from diurnal.data.guess.proposal import Key
 from diurnal.data.guess.survey import Survey, window_us
@@ -20,6 +20,7 @@ _UNIQUE = 0.999
 _NEARLY_UNIQUE = 0.95
 _MIN_ROWS = 100
 """Below that, values that occur once each say little."""
+_MANY = 100_000
 _REQUEST_REPEATS = 0.05
 """A request has at most twenty rows, on average."""
 _MAX_NEGATIVE = 0.01
@@ -111,8 +112,9 @@ def unusable(survey: Survey, values: Values) -> str:
         return f"no value in any of the {values.num_rows:,} rows that were read"
     if field.kind == "time":
         return _unused_time(survey, values)
-    if num_values == 1 and not values.is_null.any():
-        return f"the value {values.spelled(0)} in all {values.num_rows:,} rows that were read"
+    if num_values == 1 and values.null_share < INDICATED[0]:
+        having = " that have one" if values.is_null.any() else ""
+        return f"the value {values.spelled(0)} in all {values.num_rows:,} rows that were read{having}"
     if _is_the_day(survey, values):
         return "one value for each day: it says the day, which never comes again"
     if field.kind in ("int", "float") and (unit := _epoch_unit(survey, values)):
@@ -129,9 +131,17 @@ def unusable(survey: Survey, values: Values) -> str:
     if (share := negative_share(values)) > _MAX_NEGATIVE:
         fix = "write the same 64 bits as uint64, or as text"
         return f"{share:.1%} of its ids are negative, and a negative id is no id: {fix}"
-    if field.kind in ("int", "text") and _is_unique(values, _NEARLY_UNIQUE) and not known:
-        return f"{num_values:,} values in {values.num_rows:,} rows: hardly one comes again"
+    # Of a large catalogue a small sample has nearly every thing once.
+    is_unique = _is_unique(values, _UNIQUE) and num_values >= _MANY if known else _is_unique(values, _NEARLY_UNIQUE)
+    if field.kind in ("int", "text") and is_unique:
+        return f"{num_values:,} values in {values.num_rows:,} rows: hardly one comes again{_but_for_nulls(values)}"
     return "" if known else _all_new(survey, values)
+
+
+def _but_for_nulls(values: Values) -> str:
+    empty = int(np.count_nonzero(values.is_null))
+    is_request = empty and len(values.counts) >= _UNIQUE * (values.num_rows - empty)
+    return f"; it would do for request_id, if {empty:,} of the rows did not lack it" if is_request else ""
 
 
 def _unused_time(survey: Survey, values: Values) -> str:

@@ -75,8 +75,9 @@ def run_text(proposal: Proposal, schema_file: str) -> str:
         f"batch_rows = {proposal.batch_rows}",
         "",
     ]
-    if proposal.days is not None:
-        lines += ["[days]", *_comment(proposal.days.why), *_settings(proposal.days.settings), ""]
+    for entry in (proposal.days, proposal.gate):
+        if entry is not None:
+            lines += [f"[{entry.section}]", *_comment(entry.why), *_settings(entry.settings), ""]
     lines += [
         *_comment(
             "To set next: how many workers (batch_rows is a multiple of workers.max), then the learning rates, by the "
