@@ -382,22 +382,6 @@ def tensors_of(config: Config, number: int | None = None) -> dict[str, Tensor]:
     return {f"{s}/{name}": t for s, folder in folders.items() for name, t in folder.read_whole(folder.shapes).items()}
 
 
-def runs_of(config: Config) -> dict[str, Any]:
-    """The model's MLflow runs by increment, and `lineage` for the one above them. Fails if two have one name."""
-    from mlflow.tracking import MlflowClient
-
-    from diurnal.tracking import names
-    from diurnal.tracking.location import experiment_name, tracking_uri
-
-    client = MlflowClient(tracking_uri(config))
-    experiment = client.get_experiment_by_name(experiment_name(config))
-    assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id])
-    found = {run.data.tags.get(names.TAG_INCREMENT, "lineage"): run for run in runs}
-    assert len(found) == len(runs), [run.data.tags for run in runs]
-    return found
-
-
 def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
