@@ -319,6 +319,9 @@ class TrainingDesk:
         attempt = self._lease.begin_attempt(increment, data["number"], self._world_size, rows, replayed)
         self._open[increment] = _Open(increment, attempt, rows)
         self.replayed_rows[increment] = replayed + sum(other.replayed_rows for other in before)
+        if dropped := data["dropped_negatives"]:
+            why = f"{dropped:,} negatives are dropped, {data['rows']:,} rows are learned"
+            self._keep(lambda: self._lease.note("dropped", increment, why, {"negatives": dropped}))
         if replayed:
             self._say(f"{increment}: {replayed:,} rows are learned again")
         if self.restarts and self.restarts[-1].recovery_s is None:
