@@ -35,7 +35,7 @@ from diurnal.testing_daily import (
     write_days,
 )
 from diurnal.testing_daily import play as play_daily
-from diurnal.train.commit import DROPPED_NEGATIVES
+from diurnal.train.commit import COUNTS, DROPPED_NEGATIVES
 from diurnal.train.desk import TrainingDesk
 from diurnal.train.events import Direct
 from diurnal.train.orders import Orders
@@ -157,10 +157,22 @@ def test_a_tenth_of_the_negatives_trains_a_model_of_the_same_scale(tmp_path: Pat
     assert of_tenth["ne"] == pytest.approx(progressive["ne"], abs=0.05)
 
 
+def with_buckets() -> dict[str, Any]:
+    """Beside the inputs that there are, quarters of the past of a number."""
+    dataset = tiny_config().dataset.model_dump(mode="json", exclude={"dense"})
+    buckets = {"name": "age_bucket", "column": "age", "type": "float", "mapping": "bucketize", "quantiles": 4}
+    return {
+        "dataset": {
+            "label": {"keep_negatives": RATE},
+            "sparse": [*dataset["sparse"], buckets],
+            "tables": [*dataset["tables"], {"name": "age_bucket", "rows": 4, "dim": 4}],
+        }
+    }
+
+
 def test_in_the_daily_cycle_every_positive_is_learned_once_whatever_is_killed(tmp_path: Path) -> None:
     days = write_days(tmp_path / "days", 2)
-    changes = {"dataset": {"event_time": "ts", "request_id": "request", "label": {"keep_negatives": RATE}}}
-    whole, killed = (config_of(days, tmp_path / name, changes) for name in ("whole", "killed"))
+    whole, killed = (config_of(days, tmp_path / name, with_buckets()) for name in ("whole", "killed"))
     daily(whole)
     assert states_of(whole) == ["promoted"] * 2, outcome(whole)
     kill_world(play_daily, 1, killed, Life(), point="learn/9")
@@ -181,5 +193,11 @@ def test_in_the_daily_cycle_every_positive_is_learned_once_whatever_is_killed(tm
     assert RATE - 0.06 < kept / len(negatives) < RATE + 0.06
     dropped = [lineage_of(whole, number).metrics[DROPPED_NEGATIVES] for number in (1, 2)]
     assert sum(dropped) == len(negatives) - kept
+    with Ledger.of(whole) as ledger:
+        notes = [event.reason for event in ledger.events(whole.name, 1000) if event.kind == "dropped"]
+    assert len(notes) == 2
+    counts = [lineage_of(whole, number).metrics[COUNTS] for number in (1, 2)]
+    assert [count["sparse/age_bucket/ids"] for count in counts][0] == 0
+    assert [count["sparse/age_bucket/unknown"] for count in counts][1] == 0
     scored = [line.split(" ") for line in Path(whole.storage, "scored").read_text().splitlines()]
     assert [int(rows) for _, mode, rows, *_ in scored if mode == "score"] == [NUM_ROWS], "all rows of the day"

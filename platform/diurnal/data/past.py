@@ -2,8 +2,9 @@
 ids have a row of their own in a table; and how the values of a number are spread, for buckets at its quantiles.
 
 Counts are kept for each row of a feature's table, so that ids that share a row share their past too, and looking one
-up costs no second hash. A version's past covers exactly the rows that its lineage has learned: rows that are held out
-of an increment come in with the increment that learns them. So no row ever meets its own label in an input.
+up costs no second hash. A version's past covers exactly the rows that its lineage has learned, or dropped as negatives:
+rows that are held out of an increment come in with the increment that learns them. So no row ever meets its own label
+in an input.
 """
 
 from __future__ import annotations

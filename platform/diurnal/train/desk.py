@@ -306,6 +306,9 @@ class TrainingDesk:
         if files := [path.rpartition("/")[2] for path in data.get("quarantined_files", ())]:
             told = {"version": data["number"], "files": files}
             self._keep(lambda: self._lease.note("left_out", increment, "no whole Parquet files", told))
+        if dropped := data["dropped_negatives"]:
+            why = f"{dropped:,} negatives are dropped, {data['rows']:,} rows are learned"
+            self._keep(lambda: self._lease.note("dropped", increment, why, {"negatives": dropped}))
         if replayed:
             self._say(f"{increment}: {replayed:,} rows are learned again")
         if self.restarts and self.restarts[-1].recovery_s is None:

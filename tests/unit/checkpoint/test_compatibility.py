@@ -224,3 +224,15 @@ def test_a_manifest_survives_its_json() -> None:
     manifest = manifest_of(tiny_config())
     assert json.loads(manifest.to_json())["contract"]["tables"]["item"] == {"rows": 10, "dim": 4, "pooling": "sum"}
     assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+def test_another_number_of_buckets_at_quantiles_is_refused() -> None:
+    def config(quantiles: int) -> Config:
+        feature = {"name": "price", "type": "float", "mapping": "bucketize", "quantiles": quantiles}
+        return tiny_config({"dataset": {"sparse": [feature], "tables": [{"name": "price", "rows": 9, "dim": 4}]}})
+
+    assert not compare(manifest_of(config(8)), config(8)).of("refused")
+    found = compare(manifest_of(config(8)), config(4))
+    assert found.of("refused") == ["feature price"]
+    with pytest.raises(CheckpointError, match="quantiles 8 in version 4, quantiles 4 configured"):
+        found.refuse_if_broken()

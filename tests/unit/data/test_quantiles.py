@@ -21,6 +21,8 @@ from diurnal.data.past_files import open_past
 from diurnal.data.pasts import Pasts
 from diurnal.data.profile import profile_increment
 from diurnal.data.quantiles import NUM_PATTERNS, boundaries_of, lowest_values, pattern_counts
+from diurnal.metrics.report import SUMS
+from diurnal.metrics.slices import slices_of
 
 SCHEMA: dict[str, Any] = {
     "dense": [{"name": "bucket_effect", "past": "price", "prior": 1.0}],
@@ -175,6 +177,12 @@ def test_a_profile_looks_at_powers_of_two_and_segments_are_buckets(days: Days) -
     powers = np.floor(np.log2(days.prices[0]))
     assert profile.sparse["price"].top[0][1] == pytest.approx(np.unique(powers, return_counts=True)[1].max() / 300)
     assert [segment.table_row for segment in segments_of(profile, OF, ["price"])] == list(range(8))
+
+
+def test_a_slice_says_between_which_quantiles_it_lies() -> None:
+    sums = np.zeros((9, len(SUMS)))
+    sums[[2, 7], SUMS.index("negatives")] = 5, 4
+    assert [one.id for one in slices_of(OF, "price", sums)] == ["quantile 0.25 to 0.375", "quantile 0.875 to 1"]
 
 
 @pytest.mark.parametrize(
