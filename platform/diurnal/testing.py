@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from diurnal.checkpoint.points import KILL_AT
 from diurnal.config import Config
+from diurnal.config.load import merge_below
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -266,7 +267,7 @@ def tiny_config(changes: dict[str, Any] | None = None, dim: int = 4) -> Config:
             ],
         },
     }
-    _merge(settings, changes or {})
+    merge_below(settings, changes or {})
     return Config.model_validate_json(json.dumps(settings))
 
 
@@ -390,11 +391,3 @@ def runs_of(config: Config) -> dict[str, Any]:
     found = {run.data.tags.get(names.TAG_INCREMENT, "lineage"): run for run in runs}
     assert len(found) == len(runs), [run.data.tags for run in runs]
     return found
-
-
-def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
-    for key, value in changes.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = value
