@@ -126,5 +126,6 @@ def only_ids(schema: Schema) -> Schema:
     """The schema without what does not matter to the past: fewer columns are read."""
     needed = set(schema.remembered) | {feature.name for feature in schema.sparse if feature.mapping == "vocab"}
     needed |= {part for feature in schema.sparse if feature.name in needed for part in feature.cross}
-    kept = tuple(feature for feature in schema.sparse if feature.name in needed)
-    return schema.model_copy(update={"dense": (), "sparse": kept, "weight": "", "event_time": "", "group_id": ""})
+    kept = tuple(f.model_copy(update={"weights": ""}) for f in schema.sparse if f.name in needed)
+    others = {"tasks": (), "weight": "", "event_time": "", "group_id": ""}
+    return schema.model_copy(update={"dense": (), "sparse": kept, **others})
