@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from diurnal.checkpoint.points import KILL_AT
 from diurnal.config import Config
+from diurnal.config.load import merge_below
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -272,7 +273,7 @@ def tiny_config(changes: dict[str, Any] | None = None, dim: int = 4) -> Config:
             ],
         },
     }
-    _merge(settings, changes or {})
+    merge_below(settings, changes or {})
     return Config.model_validate_json(json.dumps(settings))
 
 
@@ -380,11 +381,3 @@ def tensors_of(config: Config, number: int | None = None) -> dict[str, Tensor]:
         version = history.versions()[-1] if number is None else history.version(number)
     folders = {section: Folder(version.directory / section) for section in ("model", "optimizer")}
     return {f"{s}/{name}": t for s, folder in folders.items() for name, t in folder.read_whole(folder.shapes).items()}
-
-
-def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
-    for key, value in changes.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = value

@@ -131,15 +131,16 @@ def _merge(into: dict[str, Any], new: Mapping[str, Any], origin: str, origins: d
     _note_origins(new, (), origin, origins)
     for key, value in new.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge_below(into[key], value)
+            merge_below(into[key], value)
         else:
             into[key] = value
 
 
-def _merge_below(into: dict[str, Any], new: Mapping[str, Any]) -> None:
+def merge_below(into: dict[str, Any], new: Mapping[str, Any]) -> None:
+    """Lays `new` over a nested dictionary, key by key."""
     for key, value in new.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge_below(into[key], value)
+            merge_below(into[key], value)
         else:
             into[key] = value
 

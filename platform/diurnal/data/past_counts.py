@@ -161,7 +161,6 @@ def only_ids(schema: Schema) -> Schema:
     """The schema without what does not matter to the past: fewer columns are read."""
     needed = set(schema.remembered) | {f.name for f in schema.sparse if f.mapping == "vocab" or f.quantiles}
     needed |= {part for feature in schema.sparse if feature.name in needed for part in feature.cross}
-    kept = tuple(feature for feature in schema.sparse if feature.name in needed)
-    return schema.model_copy(
-        update={"dense": (), "sparse": kept, "tasks": (), "weight": "", "event_time": "", "group_id": ""}
-    )
+    kept = tuple(f.model_copy(update={"weights": ""}) for f in schema.sparse if f.name in needed)
+    others = {"tasks": (), "weight": "", "event_time": "", "group_id": ""}
+    return schema.model_copy(update={"dense": (), "sparse": kept, **others})

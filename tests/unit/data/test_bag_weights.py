@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 
 from diurnal.config import Schema
 from diurnal.data.batch import Batch
+from diurnal.data.columns import encoded_columns
 from diurnal.data.contract import column_faults
 from diurnal.data.encode import encode
 from diurnal.data.encoded import Encoded
 from diurnal.data.footers import Footer
 from diurnal.data.packed import PackedBatch
+from diurnal.data.past_counts import only_ids
 from diurnal.errors import DataError
 
 MakeSchema = Callable[..., Schema]
@@ -251,3 +253,12 @@ def footer_of(rows: pa.Table) -> Footer:
 def test_what_cannot_be_weights(make_schema: MakeSchema, feature: dict[str, Any], must: str) -> None:
     with pytest.raises(ValueError, match=must):
         schema_of(make_schema, **feature)
+
+
+def test_the_past_reads_neither_weights_nor_other_outcomes(make_schema: MakeSchema) -> None:
+    """What they say changes no count, so that a past is the same one with and without them."""
+    tags, past = {"name": "tags", "many": True}, {"name": "seen", "past": "tags"}
+    plain = make_schema(dense=[past], sparse=[tags])
+    more = make_schema(dense=[past], sparse=[{**tags, "weights": "scores"}], tasks=[{"name": "bought"}])
+    assert only_ids(more) == only_ids(plain)
+    assert encoded_columns(only_ids(more)) == ["label", "tags"]

@@ -60,7 +60,7 @@ def test_groups_follow_their_rows_through_cuts_and_joins(make_schema: Callable[.
     expected = hashes_of(["a", "b", None, "a"], schema)
     assert whole.groups.tolist() == expected
     head, tail = whole.split(1)
-    joined = type(whole).concat([tail.take(np.array([2, 0])), head, type(whole).empty(1, 1)])
+    joined = type(whole).concat([tail.take(np.array([2, 0])), head, type(whole).empty(schema)])
     assert joined.groups is not None
     assert joined.groups.tolist() == [expected[3], expected[1], expected[0]]
     assert encode(table, make_schema()).groups is None
