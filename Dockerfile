@@ -21,7 +21,7 @@ COPY platform/diurnal/__init__.py platform/diurnal/
 # Some packages ship templates that are no Python: they are not compiled, and stay as they are.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     python -m pip install --no-compile --constraint constraints.txt torch==2.13.0 setuptools hatchling editables \
-    && python -m pip install --no-compile --constraint constraints.txt --no-build-isolation ".[${LIBRARIES},server]" \
+    && python -m pip install --no-compile --constraint constraints.txt --no-build-isolation ".[${LIBRARIES},server,s3]" \
     && python -m pip install --no-compile --constraint constraints.txt --no-deps torchrec==1.8.0 \
     && python -m pip uninstall --yes diurnal \
     && (python -m compileall -q -j 0 /opt/venv/lib >/dev/null || true)

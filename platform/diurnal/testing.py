@@ -108,13 +108,7 @@ def run_world(
 
 
 def kill_world(
-    body: Callable[..., Any],
-    world_size: int,
-    *args: Any,
-    point: str,
-    rank: int = 0,
-    timeout_s: float = 60.0,
-    env: dict[str, str] | None = None,
+    body: Callable[..., Any], world_size: int, *args: Any, point: str, rank: int = 0, timeout_s: float = 60.0
 ) -> None:
     """Runs a body of which one rank is killed by SIGKILL when it reaches the named point; the others are killed when
     they fail because of it, or after a grace period.
@@ -122,7 +116,7 @@ def kill_world(
     Raises:
         WorldError: the rank did not die at the point.
     """
-    ranks = _play(body, world_size, args, timeout_s, {**(env or {}), KILL_AT: f"{point}@{rank}"})
+    ranks = _play(body, world_size, args, timeout_s, {KILL_AT: f"{point}@{rank}"})
     if ranks[rank].exit_code != -signal.SIGKILL:
         raise WorldError(f"no kill at {point}: {_what_became(rank, ranks[rank], timeout_s)}") from ranks[rank].error
 

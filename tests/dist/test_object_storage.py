@@ -22,6 +22,7 @@ import torch
 from diurnal.checkpoint import tensors
 from diurnal.checkpoint.load import load
 from diurnal.checkpoint.manifest import Lineage, Position
+from diurnal.checkpoint.points import KILL_AT
 from diurnal.checkpoint.save import save
 from diurnal.checkpoint.state import TrainState
 from diurnal.checkpoint.store import FileRecord, Store
@@ -29,7 +30,7 @@ from diurnal.checkpoint.tensors import Folder, Named, Part
 from diurnal.data.objects import ObjectPath
 from diurnal.data.past_files import COPIES, FACTS, open_past
 from diurnal.errors import CheckpointError
-from diurnal.testing import everything, kill_world, run_world, spread, tiny_batch, tiny_config, train_step
+from diurnal.testing import WorldError, everything, run_world, spread, tiny_batch, tiny_config, train_step
 from diurnal.testing_nodes import free_port
 
 MIXED = {"user": "row_wise", "item": "table_wise", "genres": "row_wise", "site": "data_parallel"}
@@ -58,8 +59,8 @@ class Server:
         yield found
         found += self.asked()[before:]
 
-    def play(self, body: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
-        return run_world(body, world_size, *args, env=self.environment)
+    def play(self, body: Callable[..., Any], world_size: int, *args: Any, **environment: str) -> list[Any]:
+        return run_world(body, world_size, *args, env={**self.environment, **environment})
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +134,8 @@ def test_a_rank_fetches_the_chunks_of_its_rows_and_no_others(server: Server, mon
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_kill_before_the_commit_record_leaves_no_version(server: Server, killed: int) -> None:
     storage = f"s3://log/killed/{killed}"
-    kill_world(
-        train_and_save, 2, [storage], point="checkpoint/before-commit", rank=killed, env=server.environment
-    )
+    with pytest.raises(WorldError, match="exit code -9"):
+        server.play(train_and_save, 2, [storage], **{KILL_AT: f"checkpoint/before-commit@{killed}"})
     store = Store(storage, "tiny")
     assert store.versions() == []
     assert [left.reason for left in store.leftovers()] == ["never committed"]

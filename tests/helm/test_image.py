@@ -36,7 +36,7 @@ def test_it_installs_what_the_script_installs():
     assert options == ['--disable-pip-version-check --no-compile --constraint "$constraints"']
     assert "PIP_DISABLE_PIP_VERSION_CHECK=1" in STAGES[0]
     assert len(in_script) == len(in_image) == 3
-    wanted = [line.replace("--editable ", "").replace("$libraries,dev", "${LIBRARIES},server") for line in in_script]
+    wanted = [line.replace("--editable ", "").replace("$libraries,dev", "${LIBRARIES},server,s3") for line in in_script]
     assert [line for _, line in in_image] == wanted
 
 

@@ -1,6 +1,6 @@
 """Where commits lie. This is the one place that knows paths.
 
-    <storage>/<model>/versions/<number>/<attempt>-<steps of the increment>/
+    <storage>/<model>/versions/<number>/<attempt>-<steps of the increment>[.<try>]/
         model/ optimizer/ random/     torch distributed checkpoints, one for each section
         progress/                     of a resume point: what the pass over the increment has added up
         manifest.json

@@ -71,5 +71,7 @@ def test_a_storage_that_no_other_machine_sees_is_refused(monkeypatch: pytest.Mon
     assert kinds == ["overlay", "nfs4", "tmpfs", "overlay"]
     monkeypatch.setattr("diurnal.train.limits.file_system_of", lambda path: "overlay")
     refuse_a_storage_of_one_machine(config(), [HEAD, HEAD])
+    two = [HEAD, {**HEAD, "NodeManagerHostname": "other"}]
     with pytest.raises(ConfigError, match="all nodes share"):
-        refuse_a_storage_of_one_machine(config(), [HEAD, {**HEAD, "NodeManagerHostname": "other"}])
+        refuse_a_storage_of_one_machine(config(), two)
+    refuse_a_storage_of_one_machine(config().model_copy(update={"storage": "s3://log/models"}), two)

@@ -56,6 +56,16 @@ def driver(tmp_path: Path) -> Iterator[tuple[DriverMeters, Told, list[Restart]]]
     meters.end()
 
 
+def test_an_object_store_has_no_disk_to_tell_of(driver: Any) -> None:
+    _, all_told, _ = driver
+    meters = DriverMeters(tiny_config({"storage": "s3://log/models"}), [])
+    meters._gauges = all_told
+    meters.handle(event("increment"))
+    meters.end()
+    assert all_told.last[names.TRAIN_DONE_SHARE,] == 0.0
+    assert all_told.last.get((names.STORAGE_FREE_SHARE,)) is None
+
+
 def test_an_increment_from_its_beginning_to_the_end(driver: Any) -> None:
     meters, all_told, restarts = driver
     told = all_told.last
