@@ -9,8 +9,9 @@ Every number has a one-sided interval at each end, of `gate.confidence` each. No
     NE below 1 (no champion)      whole interval below         undecided                  undecided
 
 A segment only guards: a promotion says nothing about it beyond its value being in the band, and all segments together
-share one chance of a false alarm (Bonferroni). Without a champion a version that is no better than the click rate is
-undecided and not held, because it may just have learned too little, and a hold would make every next day start anew.
+share one chance of a false alarm (Bonferroni). Without a champion a version that is no better than the click rate, or
+off in its calibration, is undecided and not held, because it may just have learned too little, and a hold would make
+every next day start anew.
 
     rows < min_rows, one class                           undecided, and no number is judged
     segment with few positives                           not judged
@@ -32,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -198,7 +199,10 @@ def _quality(champion: Evidence | None, challenger: Evidence, gate: Gate) -> lis
         compared = _ne_below_1(challenger, gate, why)
     else:
         compared = _ne_rise(champion, challenger, gate)
-    return [compared, _calibration(challenger, gate), *_segments(challenger, gate)]
+    checks = [compared, _calibration(challenger, gate), *_segments(challenger, gate)]
+    if champion is None:
+        return [replace(check, outcome="undecided") if check.outcome == "hold" else check for check in checks]
+    return checks
 
 
 def _ne_rise(champion: Evidence, challenger: Evidence, gate: Gate) -> Check:
