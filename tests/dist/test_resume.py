@@ -170,7 +170,7 @@ def test_two_ranks_then_one_then_three_learn_each_row_once(config: Config, unbro
     kill_world(play, 2, config, point="learn/10", rank=1)
     assert not final_commits(config)
     (alone,) = run_world(play, 1, config, 12)
-    assert re.search("goes on after step [48] of 17", "\n".join(alone["said"])), "the newest commit that was whole"
+    assert re.search("goes on after step (5|10) of 17", "\n".join(alone["said"])), "the newest commit that was whole"
     run_world(play, 3, config)
     commits = final_commits(config)
     assert [commits[number].rows for number in (1, 2)] == [NUM_FILES * FILE_ROWS] * 2
@@ -197,7 +197,7 @@ def test_an_order_to_stop_commits_what_was_learned(config: Config) -> None:
     run_world(play, 2, config, 6)
     with Ledger.of(config) as ledger:
         last = ledger.commits(config.name)[-1]
-        assert (last.steps, last.rows, last.is_final) == (7, 420, False)
+        assert (last.steps, last.rows, last.is_final) == (7, 408, False)
     (again, _) = run_world(play, 2, config)
     assert any("goes on after step 7" in line for line in again["said"])
 
@@ -265,7 +265,7 @@ def test_steps_that_change_nothing_have_resume_points_of_their_own(tmp_path: Pat
     config = config.model_copy(
         update={
             "dataset": config.dataset.model_copy(update={"weight": "weight"}),
-            "checkpoint": config.checkpoint.model_copy(update={"every_rows": 60, "keep": 1}),
+            "checkpoint": config.checkpoint.model_copy(update={"every_rows": 50, "keep": 1}),
         }
     )
     run_world(play, 2, config)
