@@ -11,13 +11,12 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import IO, Any, cast
 
-import pyarrow as pa
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
 from torch.futures import Future
 
 from diurnal.checkpoint.media import FileRecord
-from diurnal.data.objects import ObjectPath
+from diurnal.data.objects import ObjectPath, Sending
 
 METADATA = ".metadata"
 _READERS = 8
@@ -27,7 +26,7 @@ _READERS = 8
 class _Upload(io.RawIOBase):
     """A stream that counts and hashes what passes through it."""
 
-    def __init__(self, stream: pa.NativeFile) -> None:
+    def __init__(self, stream: Sending) -> None:
         self._stream = stream
         self._digest = hashlib.sha256()
         self._bytes = 0

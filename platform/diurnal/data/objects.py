@@ -23,9 +23,27 @@ from diurnal.errors import Fault
 BLOCK_BYTES = 16 << 20
 """Read and written at a time: each read is a request."""
 
+MAX_WAITING_BYTES = 128 << 20
+
 _SCHEME = "s3://"
 _CONNECT_S, _ANSWER_S, _TRIES = 5.0, 10.0, 3
 """A store that does not answer is given up after half a minute. The defaults, 1 s and 3 s, are short for a busy one."""
+
+
+class Sending:
+    """Takes bytes as fast as they come until `MAX_WAITING_BYTES` wait to be sent: Arrow alone would let all of them
+    wait in memory."""
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self._stream = stream
+        self._waiting_bytes = 0
+
+    def write(self, block: bytes) -> None:
+        self._stream.write(block)
+        self._waiting_bytes += len(block)
+        if self._waiting_bytes >= MAX_WAITING_BYTES:
+            self._stream.flush()
+            self._waiting_bytes = 0
 
 
 @dataclass(frozen=True, order=True)
@@ -86,11 +104,11 @@ class ObjectPath:
                 yield block
 
     @contextmanager
-    def writing(self) -> Iterator[pa.NativeFile]:
+    def writing(self) -> Iterator[Sending]:
         """A stream whose end makes the object. Arrow has no way to give one up: what an error has cut off appears too,
         and is for the caller to delete."""
         with self._store().open_output_stream(self.key) as stream:
-            yield stream
+            yield Sending(stream)
 
     def write_bytes(self, content: bytes) -> None:
         with self.writing() as stream:
