@@ -8,11 +8,13 @@ before. The actor also keeps each rank's latest sign of life, and the orders tha
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
+from uuid import uuid4
 
 import ray
 from ray.exceptions import RayError
@@ -40,6 +42,9 @@ Question = Literal["start", "more", "held", "scored"]
 
 ASK_TIMEOUT_S = 600.0
 BEAT_TIMEOUT_S = 5.0
+
+GAP_S = 10.0
+"""What comes after something that did not arrive is handed on after so long."""
 
 CLOSE_TIMEOUT_S = 20.0
 """The desk may wait for a ledger or a storage that is away; a run that ends does not."""
@@ -71,11 +76,36 @@ class Link(Protocol):
         ...
 
 
+class _Turns:
+    """Hands on what each sender sent in the order in which it was sent: Ray starts the calls of an actor with
+    coroutines in any order."""
+
+    def __init__(self, hand_on: Callable[[Event], None]) -> None:
+        self._hand_on = hand_on
+        self._next: dict[str, int] = defaultdict(int)
+        self._early: dict[str, dict[int, Event]] = defaultdict(dict)
+
+    def arrive(self, sender: str, number: int, event: Event) -> None:
+        self._early[sender][number] = event
+        if number > self._next[sender]:
+            asyncio.get_running_loop().call_later(GAP_S, self._hand_on_until, sender, number)
+        self._hand_on_until(sender, self._next[sender])
+
+    def _hand_on_until(self, sender: str, number: int) -> None:
+        """What came before `number`, and all that follows it without a gap."""
+        early = self._early[sender]
+        for one in sorted(early):
+            if one <= max(number, self._next[sender]):
+                self._hand_on(early.pop(one))
+                self._next[sender] = max(self._next[sender], one + 1)
+
+
 class _Mailbox:
-    """All methods are coroutines, which the actor runs one at a time and in the order of each caller."""
+    """All methods are coroutines, which the actor runs one at a time."""
 
     def __init__(self, max_points: int) -> None:
         self._events: deque[Event] = deque()
+        self._turns = _Turns(self._take_in)
         self._max_points = max_points
         self._num_points = 0
         self._num_dropped = 0
@@ -87,7 +117,10 @@ class _Mailbox:
         self._is_held = False
         self._num_commits = 0
 
-    async def put(self, event: Event) -> None:
+    async def put(self, sender: str, number: int, event: Event) -> None:
+        self._turns.arrive(sender, number, event)
+
+    def _take_in(self, event: Event) -> None:
         if event["kind"] == "progress":
             if self._num_points >= self._max_points:
                 self._num_dropped += 1
@@ -97,11 +130,10 @@ class _Mailbox:
             self._is_held = False
         self._events.append(event)
 
-    async def ask(self, event: Event) -> Any:
+    async def ask(self, sender: str, number: int, event: Event) -> Any:
         self._num_asked += 1
-        number = self._num_asked
-        answered = self._asked[number] = asyncio.get_running_loop().create_future()
-        self._events.append(Event(**{**event, "ask": number}))
+        answered = self._asked[self._num_asked] = asyncio.get_running_loop().create_future()
+        self._turns.arrive(sender, number, Event(**{**event, "ask": self._num_asked}))
         answer = await answered
         if event["kind"] == "held":
             self._is_held = True
@@ -160,13 +192,20 @@ class Channel:
 
     def __init__(self, mailbox: Any) -> None:
         self._mailbox = mailbox
+        self._sender = uuid4().hex
+        self._numbers = itertools.count()
+
+    def __reduce__(self) -> tuple[type[Channel], tuple[Any]]:
+        """Another process is another sender."""
+        return Channel, (self._mailbox,)
 
     def send(self, kind: Kind, increment: str = "", /, **data: Any) -> None:
-        self._mailbox.put.remote(Event(kind=kind, increment=increment, data=data, ask=0))
+        event = Event(kind=kind, increment=increment, data=data, ask=0)
+        self._mailbox.put.remote(self._sender, next(self._numbers), event)
 
     def ask(self, question: Question, increment: str = "", /, **data: Any) -> Any:
         event = Event(kind=question, increment=increment, data=data, ask=0)
-        answer = ray.get(self._mailbox.ask.remote(event), timeout=ASK_TIMEOUT_S)
+        answer = ray.get(self._mailbox.ask.remote(self._sender, next(self._numbers), event), timeout=ASK_TIMEOUT_S)
         if isinstance(answer, BaseException):
             raise answer
         return answer
