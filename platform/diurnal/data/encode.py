@@ -124,7 +124,7 @@ def _refuse_outcomes(bad: np.ndarray, chunk: pa.Array, outcome: Outcome, name: s
         fix = "write the outcomes of these rows, or leave them out: what has no outcome cannot be learned"
         if role == "task":
             fix = 'write the outcomes of these rows, or declare missing = "skip"'
-    elif not outcome.is_spelled:
+    elif not outcome.is_spelled and outcome.at_least is None:
         fix = f"write 0 or 1, or say what is a positive: {role}.positive and {role}.negative, or {role}.at_least"
     _refuse(bad, shown, f"column {name} ({what})", must, fix)
 

@@ -161,7 +161,8 @@ class StreamPlan:
         """Rows that each stream has given to the steps before `step`."""
         block, into = self._place(self._checked(step))
         before = block * self.block_steps * self.step_rows
-        return [before + self._given(stop - start, block, into) for start, stop in self._lanes(block)]
+        lanes = enumerate(self._lanes(block))
+        return [before + self._given(stream, stop - start, block, into) for stream, (start, stop) in lanes]
 
     def rows_before(self, step: int) -> int:
         """Real rows in the global batches [0, step)."""
@@ -254,14 +255,16 @@ class StreamPlan:
         bounds = [start + v * size + min(v, longer) for v in range(self.num_streams + 1)]
         return list(pairwise(bounds))
 
-    def _given(self, lane_rows: int, block: int, num_steps: int) -> int:
-        """Rows of a lane in the first steps of its super-block."""
-        return lane_rows * num_steps // max(1, self._steps_of(block))
+    def _given(self, stream: int, lane_rows: int, block: int, num_steps: int) -> int:
+        """Rows of a lane in the first steps of its super-block. Lanes round at different steps, so that their sums are
+        as even as they are."""
+        steps = max(1, self._steps_of(block))
+        return (lane_rows * num_steps + stream * steps // self.num_streams) // steps
 
     def _lane_task(self, stream: int, lane: tuple[int, int], first_step: int, num_steps: int) -> LaneTask:
         start, stop = lane
         block, into = self._place(first_step)
-        given = [start + self._given(stop - start, block, into + i) for i in range(num_steps + 1)]
+        given = [start + self._given(stream, stop - start, block, into + i) for i in range(num_steps + 1)]
         taken, until = given[0], given[-1]
         step_rows = tuple(after - before for before, after in pairwise(given))
         if self.order == "file":

@@ -45,18 +45,18 @@ def test_batches_are_tensors_of_one_size(days: Any, schema: Schema) -> None:
     write(days, 10)
     with BatchReader(days.plan(schema), schema, rank=0, world_size=1) as reader:
         batches = list(reader)
-    assert [(b.step, b.num_rows, b.batch_rows) for b in batches] == [(0, 4, 4), (1, 4, 4), (2, 2, 4)]
-    assert [b.watermark_us for b in batches] == [3, 7, 9]
-    last = batches[-1]
-    assert (last.dense.dtype, last.labels.dtype, last.row_index.dtype) == (torch.float32, torch.float32, torch.int64)
-    assert last.dense.flatten().tolist() == [8.0, 9.0, 0.0, 0.0]
-    assert last.labels.tolist() == [0.0, 1.0, 0.0, 0.0]
-    assert last.weights.tolist() == [1.0, 1.0, 0.0, 0.0]
-    assert last.row_index.tolist() == [8, 9, -1, -1]
-    assert (last.sparse.keys(), last.sparse.stride()) == (["user", "tags"], 4)
-    assert (last.sparse.values().dtype, last.sparse.lengths().dtype) == (torch.int64, torch.int32)
-    assert last.sparse["user"].lengths().tolist() == [1, 1, 0, 0]
-    assert last.sparse["tags"].lengths().tolist() == [2, 0, 0, 0]
+    assert [(b.step, b.num_rows, b.batch_rows) for b in batches] == [(0, 3, 4), (1, 3, 4), (2, 4, 4)]
+    assert [b.watermark_us for b in batches] == [2, 5, 9]
+    short = batches[1]
+    assert (short.dense.dtype, short.labels.dtype, short.row_index.dtype) == (torch.float32, torch.float32, torch.int64)
+    assert short.dense.flatten().tolist() == [3.0, 4.0, 5.0, 0.0]
+    assert short.labels.tolist() == [1.0, 0.0, 1.0, 0.0]
+    assert short.weights.tolist() == [1.0, 1.0, 1.0, 0.0]
+    assert short.row_index.tolist() == [3, 4, 5, -1]
+    assert (short.sparse.keys(), short.sparse.stride()) == (["user", "tags"], 4)
+    assert (short.sparse.values().dtype, short.sparse.lengths().dtype) == (torch.int64, torch.int32)
+    assert short.sparse["user"].lengths().tolist() == [1, 1, 1, 0]
+    assert short.sparse["tags"].lengths().tolist() == [0, 1, 2, 0]
     assert num_reading() == 0
 
 

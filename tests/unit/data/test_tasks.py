@@ -69,9 +69,9 @@ def test_a_task_reads_what_the_label_would(
 @pytest.mark.parametrize(
     ("task", "values", "found", "fix"),
     [
-        ({}, [0, 2, 2], "2 (such are 2 of 3 rows)", "declare task.positive"),
+        ({}, [0, 2, 2], "2 (such are 2 of 3 rows)", "task.positive and task.negative"),
         ({}, [0, None, 1], "null (such are 1 of 3 rows)", 'missing = "skip"'),
-        (SKIP, [None, 2.0, 1.0], "2 (such are 1 of 3 rows)", "declare task.positive"),
+        (SKIP, [None, 2.0, 1.0], "2 (such are 1 of 3 rows)", "task.positive and task.negative"),
         (SKIP | {"at_least": 4}, [None, math.inf, 1.0], "inf (such are 1 of 3 rows)", "leave them out"),
         (SKIP | {"positive": "yes", "negative": "no"}, ["yes", None, ""], " (such are 1 of 3 rows)", "leave them out"),
     ],
