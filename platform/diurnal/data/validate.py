@@ -162,7 +162,9 @@ class _Validating:
         for one, broken in self.folders:
             values = look_at_values(one, self.config.dataset, sizes[one.id], but=broken, on_progress=progress)
             self.faults += [fault for of_file in values for fault in of_file.faults()]
-            self.faults += remarks.add(one, values)
+            # A day whose only file is damaged is not one without rows.
+            if one.num_rows or one in self.sound:
+                self.faults += remarks.add(one, values)
         self.notes += remarks.notes()
 
     def find_duplicates(self, before: str | None) -> None:

@@ -155,10 +155,10 @@ def test_the_first_version_has_to_beat_the_click_rate(ne: float, scatter: float,
 def test_a_first_version_that_is_off_has_learned_too_little() -> None:
     """Held, it would be left behind, and the next hour, as short, would start anew for ever."""
     off = {"calibration": 7.7, "spread": 0.1}
-    verdict = judge(None, evidence(1.9, 0.01, **off, segments=(off,)), [TABLE], [], GATE)
+    verdict = judge(None, evidence(1.9, 0.01, calibration=7.7, spread=0.1, segments=(off,)), [TABLE], [], GATE)
     assert isinstance(verdict, Undecided)
     assert "calibration 7.7" in verdict.reason
-    assert isinstance(verdict_of(evidence(), evidence(**off)), Hold)
+    assert isinstance(verdict_of(evidence(), evidence(calibration=7.7, spread=0.1)), Hold)
 
 
 def test_a_champion_without_finite_predictions_is_no_measure() -> None:

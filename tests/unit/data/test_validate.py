@@ -166,6 +166,16 @@ def test_a_clock_that_stands_still_within_an_hour_is_no_news(days: Any, make_sch
     assert not [note for note in notes if "hour" in note]
 
 
+def test_a_day_of_one_damaged_file_is_not_called_empty(days: Any, make_schema: MakeSchema) -> None:
+    days.write({"a.parquet": columns(8)})
+    days.write({"a.parquet": columns(8)}, "2026-01-03")
+    path = Path(days.path) / "dt=2026-01-03" / "a.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    faults, notes = texts_of(validate(config_of(days.path, make_schema())))
+    assert len(faults) == 1
+    assert not [note for note in notes if "without a row" in note]
+
+
 def test_hours_that_are_no_hours_and_parts(days: Any, make_schema: MakeSchema) -> None:
     for name in ("hr=04", "hr=05"):
         days.folder(f"dt=2026-01-02/{name}")
