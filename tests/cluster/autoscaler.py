@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from diurnal.ledger.claims import Ledger
-from diurnal.testing import runs_of
 from diurnal.testing_nodes import ScaledNodes, scaled_nodes
+from diurnal.testing_runs import runs_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 

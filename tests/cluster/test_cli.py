@@ -288,7 +288,7 @@ def test_a_worker_that_dies_between_its_files_and_the_commit_leaves_nothing_in_t
     assert (world.root / "killed").exists()
     (version,) = commits_of(world)
     store = Store(world.config().storage, world.config().name)
-    directory = store.at(version.path).directory
+    directory = Path(str(store.at(version.path).directory))
     on_disk = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
     assert on_disk == store.at(version.path).files().keys() | {"COMMIT"}
     assert store.leftovers({directory}) == []

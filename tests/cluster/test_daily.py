@@ -13,7 +13,7 @@ import pytest
 
 from diurnal.daily.run import daily
 from diurnal.ledger.claims import Ledger
-from diurnal.testing import runs_of
+from diurnal.testing_runs import runs_of
 from diurnal.tracking import names
 from diurnal.tracking.location import tracking_uri
 from diurnal.train.progress import Progress

@@ -12,7 +12,7 @@ import pytest
 
 from diurnal.config import Config
 from diurnal.daily.run import daily
-from diurnal.testing import runs_of
+from diurnal.testing_runs import runs_of
 from diurnal.tracking import names
 from diurnal.tracking.location import tracking_uri
 from diurnal.train.progress import Progress

@@ -20,7 +20,8 @@ from diurnal.checkpoint.store import Store
 from diurnal.config import Config
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.records import Commit
-from diurnal.testing import runs_of, tensors_of
+from diurnal.testing import tensors_of
+from diurnal.testing_runs import runs_of
 from diurnal.train.progress import Progress
 from diurnal.train.run import Result, train
 

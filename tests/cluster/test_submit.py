@@ -16,8 +16,8 @@ import pytest
 
 from diurnal.ledger.claims import Ledger
 from diurnal.ledger.database import default_url
-from diurnal.testing import runs_of
 from diurnal.testing_nodes import Nodes, free_port, nodes
+from diurnal.testing_runs import runs_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 

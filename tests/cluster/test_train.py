@@ -16,7 +16,8 @@ import torch
 from diurnal.checkpoint.store import Store
 from diurnal.config import Config
 from diurnal.errors import DataError, ResourceError, TrainingError
-from diurnal.testing import runs_of, tensors_of
+from diurnal.testing import tensors_of
+from diurnal.testing_runs import runs_of
 from diurnal.tracking import names
 from diurnal.tracking.location import tracking_uri
 from diurnal.train.progress import Progress

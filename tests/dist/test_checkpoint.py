@@ -180,7 +180,7 @@ def saved_version(storage: Path, world_size: int = 2) -> tuple[Version, dict[str
 
 def test_a_version_without_its_optimizer_part_is_refused_by_name_unless_reset(tmp_path: Path) -> None:
     version, saved = saved_version(tmp_path)
-    shutil.rmtree(version.directory / "optimizer")
+    shutil.rmtree(str(version.directory / "optimizer"))
     with pytest.raises(CheckpointError, match=r"(?s)1-3/optimizer/.*no such file.*checkpoint.reset_optimizer = true"):
         run_world(load_only, 2, configure("mixed"), tmp_path, False)
     report, values, step = run_world(load_only, 1, configure("mixed"), tmp_path, True)[0]
@@ -211,7 +211,7 @@ def test_damage_is_found_before_a_tensor_is_read(tmp_path: Path, damage: str) ->
     path = version.directory / "model" / "__1_0.distcp"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
-    path.write_bytes(data if damage == "flip" else data[:-1])
+    path.write_bytes(bytes(data) if damage == "flip" else bytes(data[:-1]))
     if damage == "remove":
         path.unlink()
     found = {"flip": "another checksum", "cut": "bytes instead of", "remove": "no such file"}[damage]

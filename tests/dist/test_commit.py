@@ -82,9 +82,8 @@ def test_an_attempt_that_begins_again_writes_elsewhere(tmp_path: Path) -> None:
     store = Store(tmp_path, "tiny")
     version = store.version(1)
     assert version.directory.name == "1-1.2"
-    on_disk = {
-        path.relative_to(version.directory).as_posix() for path in version.directory.rglob("*") if path.is_file()
-    }
+    directory = Path(str(version.directory))
+    on_disk = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
     assert on_disk == version.files().keys() | {"COMMIT"}
     assert store.verify(version) == []
     assert [left.directory.name for left in store.leftovers()] == ["1-1"]
@@ -153,7 +152,7 @@ def save_with_little_room(rank: int, world_size: int, storage: Path) -> None:
         pytest.raises(OSError, match="bytes are to be written, 100"),
     ):
         save(store, TrainState(spread(CONFIG)), lineage(1))
-    assert not list(store.root.glob("*/*"))
+    assert not list(Path(str(store.root)).glob("*/*"))
 
 
 def stall(rank: int, world_size: int, storage: Path) -> tuple[float, float]:

@@ -12,8 +12,9 @@ import pytest
 
 from diurnal.config import Config
 from diurnal.config.run import Metrics
-from diurnal.testing import runs_of, tiny_config
+from diurnal.testing import tiny_config
 from diurnal.testing_nodes import free_port
+from diurnal.testing_runs import runs_of
 from diurnal.tracking import names
 from diurnal.tracking.location import artifact_root, run_link, tracking_uri
 from diurnal.tracking.mlflow import Dataset, Tracker

@@ -333,7 +333,8 @@ def take_away(config: Config, wait: Callable[[], object]) -> None:
     """The folder of the version that is being made is a file, until `wait` returns."""
     store = Store(config.storage, config.name)
     number = 1 + max((version.number for version in store.versions()), default=0)
-    folder, other = store.root / str(number), store.root.parent / "not-a-folder"
+    root = Path(str(store.root))
+    folder, other = root / str(number), root.parent / "not-a-folder"
     folder.mkdir(parents=True, exist_ok=True)
     other.touch()
     exchange(folder, other)

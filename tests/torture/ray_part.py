@@ -35,6 +35,7 @@ from diurnal.ledger.claims import Ledger
 from diurnal.ledger.records import Event as LedgerEvent
 from diurnal.testing import run_world
 from diurnal.testing_nodes import Nodes, nodes
+from diurnal.testing_runs import runs_of
 
 KINDS = (
     "worker killed",
@@ -309,22 +310,6 @@ def _recovery_s(blow: _Blow, meanwhile: list[LedgerEvent]) -> float | None:
     if blow.kind.startswith("driver"):
         return next((_unix_s(event.at) - blow.at_s for event in meanwhile if event.kind == "begin"), None)
     return next((event.data["recovery_s"] for event in meanwhile if event.kind == "recovered"), None)
-
-
-def runs_of(config: Config) -> dict[str, Any]:
-    """The model's MLflow runs by increment, and `lineage` for the one above them. Fails if two have one name."""
-    from mlflow.tracking import MlflowClient
-
-    from diurnal.tracking import names
-    from diurnal.tracking.location import experiment_name, tracking_uri
-
-    client = MlflowClient(tracking_uri(config))
-    experiment = client.get_experiment_by_name(experiment_name(config))
-    assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id])
-    found = {run.data.tags.get(names.TAG_INCREMENT, "lineage"): run for run in runs}
-    assert len(found) == len(runs), [run.data.tags for run in runs]
-    return found
 
 
 def _check_runs(config: Config, days: list[str], tally: Tally) -> None:
