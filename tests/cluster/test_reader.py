@@ -55,7 +55,7 @@ def same(ours: Batch, theirs: Batch) -> None:
 
 @pytest.mark.parametrize("order", ["file", "shuffled"])
 def test_batches_equal_those_read_in_process(world, order: str) -> None:
-    world.write_day(0, 1500)
+    world.write_day(0, 2400)
     schema, plan = world.config().dataset, plan_day(world, order=order, num_streams=2)
     assert len(plan.read_tasks(0, 2)) > 2
     for rank in range(2):

@@ -197,7 +197,7 @@ def test_an_order_to_stop_commits_what_was_learned(config: Config) -> None:
     run_world(play, 2, config, 6)
     with Ledger.of(config) as ledger:
         last = ledger.commits(config.name)[-1]
-        assert (last.steps, last.rows, last.is_final) == (7, 408, False)
+        assert (last.steps, last.rows, last.is_final) == (7, 412, False)
     (again, _) = run_world(play, 2, config)
     assert any("goes on after step 7" in line for line in again["said"])
 

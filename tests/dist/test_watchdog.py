@@ -187,7 +187,7 @@ def phases_of_a_forward(rank: int, world_size: int, config: Config) -> tuple[lis
     parallel, pulse = spread(config), Pulse()
     mark_forward(parallel.module, pulse)
     seen: list[str] = []
-    for name in ("bottom", "over"):
+    for name in ("bottom", "interaction"):
         part = parallel.module.module.get_submodule(name)
         part.register_forward_pre_hook(lambda *_: seen.append(pulse.moment.phase.word))
     for step in range(2):
