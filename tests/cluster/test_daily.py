@@ -26,6 +26,7 @@ SETTINGS = (
     "gate.min_rows=200",
     "gate.slice_share=0.2",
     "gate.max_ne_rise=0.03",
+    "gate.calibration=[0.7, 1.4]",
     "gate.segments=['item']",
     "profile.min_rows=100",
 )

@@ -60,9 +60,9 @@ def test_a_frozen_holder_that_wakes_up_late_publishes_nothing(url, spawn, commit
 
 def test_a_frozen_holder_that_nobody_replaced_goes_on(url, spawn, commit):
     first = spawn()
-    assert first.call("claim", model="clicks", lease_s=1.5, beat=True) == {"value": 1}
+    assert first.call("claim", model="clicks", lease_s=3.0, beat=True) == {"value": 1}
     os.kill(first.pid, signal.SIGSTOP)
-    time.sleep(2.2)
+    time.sleep(4.0)
     os.kill(first.pid, signal.SIGCONT)
     assert first.call("lost", timeout_s=0.5) == {"value": None}
     assert first.call("publish", **asdict(commit(1))) == {"value": None}
