@@ -1,4 +1,4 @@
-"""What a newcomer's own data taught: labels in another language, columns that hardly have a value, wide tables."""
+"""What data of one's own may look like: labels in another language, columns that hardly have a value, wide tables."""
 
 from __future__ import annotations
 
