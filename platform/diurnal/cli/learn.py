@@ -45,7 +45,7 @@ def evaluate(number: int, day: str, files: tuple[str, ...], overrides: tuple[str
             click.echo(f"  {name:20}{_shown(value)}")
         if report["reason"]:
             click.echo(f"  {report['reason']}")
-        for name, of_task in (outcome.evaluated or {})["tasks"].items():
+        for name, of_task in (outcome.evaluated or {}).get("tasks", {}).items():
             shown = ("rows", "ne", "auc", "calibration", "base_rate")
             click.echo(f"  task {name}: {'  '.join(f'{what} {_shown(of_task[what])}' for what in shown)}")
         for one in (outcome.evaluated or {})["slices"]:

@@ -193,6 +193,7 @@ class TrainingDesk:
         begin = resumed or parent
         self.generation += 1
         self._planned.close()
+        self._is_asking = False  # what the group before has asked for, nobody waits for any more
         self._planned = Ahead(self._planner.plans(list(self._todo), parent, resumed))
         # Those after the first are planned while it is learned, where rows have to be counted for that.
         known = self._planned.take(None) if self._config.dataset.is_counted else self._planned.take_all()
